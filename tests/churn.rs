@@ -5,7 +5,7 @@ mod privileged;
 use std::sync::Barrier;
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle, ObjectBuilder};
-use thalweg_bpf_types::{Copied, bytes_of, copied, from_bytes, key_from_raw, raw};
+use thalweg_bpf_types::{CopyState, bytes_of, check_copy, from_bytes, key_from_raw, raw};
 
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/churn.bpf.o"));
 
@@ -52,7 +52,7 @@ fn look(hosts: &MapHandle) -> (u32, Vec<String>) {
         };
         let host: raw::thalweg_host = from_bytes(&value).expect("a record");
         let key: raw::thalweg_host_key = from_bytes(&key).expect("a key");
-        if copied(&key_from_raw(&key), &host) != Copied::Whole {
+        if check_copy(&key_from_raw(&key), &host) != CopyState::Whole {
             continue;
         }
         read += 1;

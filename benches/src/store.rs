@@ -112,7 +112,7 @@ const PAGE: [&str; 5] = [
 /// Metrics beside a full table and an open page: none of them walks the table.
 fn scrapes(agent: &Agent) -> Result<bool> {
     let stream = Connection::open(&agent.socket)?;
-    let mut stream = stream.send("GET", "/v1/stream", None, Duration::from_secs(10))?;
+    let mut stream = stream.send_request("GET", "/v1/stream", None, Duration::from_secs(10))?;
     ensure!(stream.status == 200, "the stream: {}", stream.status);
     std::thread::spawn(move || {
         let mut piece = [0; 4096];
@@ -121,13 +121,13 @@ fn scrapes(agent: &Agent) -> Result<bool> {
     let mut took = Vec::new();
     for _ in 0..SCRAPES {
         for path in PAGE {
-            let answer = http::request(&agent.socket, "GET", path)?;
+            let answer = http::request_once(&agent.socket, "GET", path)?;
             ensure!(answer.status == 200, "{path}: {}", answer.body);
         }
         // Within a moment the agent answers with what it has.
         std::thread::sleep(SCRAPE);
         let asked = Instant::now();
-        let answer = http::request(&agent.socket, "GET", "/metrics")?;
+        let answer = http::request_once(&agent.socket, "GET", "/metrics")?;
         took.push(asked.elapsed().as_secs_f64() * 1e3);
         ensure!(answer.body.ends_with("# EOF\n"), "{}", answer.body);
     }
@@ -190,7 +190,7 @@ fn learn(agent: &Agent, step: usize, connections: u32) -> Result<()> {
 
 /// Requests an event, which only the store has.
 fn ask(agent: &Agent) -> Result<()> {
-    let answer = http::request(&agent.socket, "GET", "/v1/events?limit=1")?;
+    let answer = http::request_once(&agent.socket, "GET", "/v1/events?limit=1")?;
     ensure!(answer.status == 200, "{}", answer.body);
     Ok(())
 }

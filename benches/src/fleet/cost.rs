@@ -54,7 +54,7 @@ pub fn run(binary: &Path, runs: usize, size: Size) -> Result<bool> {
     ensure!(runs > 0, "expected at least one run");
     let Size { agents, networks } = size;
     ensure!(networks <= 65_536, "expected 65536 networks at most");
-    let _guard = interrupt::Guard::install()?;
+    let _guard = interrupt::Guard::install_handlers()?;
     let pair = bed::pair("fleet-cost")?;
     let directory = tempfile::tempdir()?;
     let (mut server, url) = serve(binary, directory.path())?;
@@ -170,7 +170,7 @@ fn tell_one(url: &str, agent: usize, shards: &[(Shard, Vec<Network>)]) -> Result
             queue_q16: 23_456,
             arms: ARMS.iter().map(|name| arm(name)).collect(),
         };
-        client.offer(&Outgoing::Priors(Priors {
+        client.offer_message(&Outgoing::Priors(Priors {
             agent: settings.agent.clone(),
             shard: *shard,
             rule: THALWEG_RULE,
@@ -221,7 +221,7 @@ fn cost(
     let before = cpu_seconds(agent.pid())?;
     let rest = Instant::now();
     while rest.elapsed() < REST {
-        interrupt::check()?;
+        interrupt::check_interrupt()?;
         std::thread::sleep(Duration::from_millis(200));
         look()?;
     }
@@ -301,8 +301,8 @@ fn verdict(with: &[Cost], without: &[Cost], size: Size) -> bool {
     };
     println!(
         "an hour at rest by the formula: {:.0} messages, {:.1} kB",
-        load.agent().messages(),
-        load.agent().bytes() / 1e3
+        load.agent_traffic().messages(),
+        load.agent_traffic().bytes() / 1e3
     );
     met
 }

@@ -19,7 +19,7 @@ use thalweg_fleet::{Fleet, Identity, Incoming, Name, Settings};
 use thalweg_lab::host::{Pair, PairOptions, Side, WireKind};
 use thalweg_lab::scenario::PathModel;
 use thalweg_process::{Process, interrupt};
-use thalweg_units::figures::three;
+use thalweg_units::figures::three_digits;
 
 use super::server::{self, Server, free_port, wait_for, wait_within};
 use crate::bed::{Agent, Worker};
@@ -121,7 +121,7 @@ pub fn run(binary: &Path, json: bool) -> Result<bool> {
     );
     let program = server::program(binary)?;
     // Ctrl-C ends a wait, and everything is removed in order.
-    let _guard = interrupt::Guard::install()?;
+    let _guard = interrupt::Guard::install_handlers()?;
     let directory = tempfile::tempdir()?;
     let say = |text: &str| {
         if !json {
@@ -141,7 +141,7 @@ pub fn run(binary: &Path, json: bool) -> Result<bool> {
     say(&format!(
         "== {} learn alone: a network of {DELAY} each way, {RATE}, {} % of packets lost",
         LEARNERS.join(", "),
-        three(LOSS * 100.0)
+        three_digits(LOSS * 100.0)
     ));
     let mut agents = Vec::new();
     for place in &places[..LEARNERS.len()] {
@@ -340,7 +340,9 @@ impl Visitor {
             }
             Ok(visits)
         });
-        let status = wait_within(PATIENCE, "the end of transfers", || Ok(self.0.ended()?))?;
+        let status = wait_within(PATIENCE, "the end of transfers", || {
+            Ok(self.0.exit_status()?)
+        })?;
         ensure!(status.success(), "a transfer failed ({status})");
         reader
             .join()
@@ -368,7 +370,7 @@ fn learn(fleet: &mut Founded, places: &[Place], agents: &[Agent]) -> Result<Vec<
     // An agent looks at its networks when it begins, and tells of a status after that. Had it measured
     // anything by then, it would tell that, and the rest ten minutes later.
     wait_for("the agents to be in the fleet", || {
-        let members = fleet.listener.statuses(Duration::from_secs(5))?;
+        let members = fleet.listener.request_statuses(Duration::from_secs(5))?;
         let is_in = |place: &Place| members.iter().any(|it| it.agent.as_str() == place.name);
         Ok(places.iter().all(is_in).then_some(()))
     })?;
@@ -384,7 +386,7 @@ fn learn(fleet: &mut Founded, places: &[Place], agents: &[Agent]) -> Result<Vec<
             }
             next += FIRSTS;
         }
-        for incoming in fleet.listener.take(Duration::from_millis(200)) {
+        for incoming in fleet.listener.take_messages(Duration::from_millis(200)) {
             let Incoming::Priors { priors, .. } = incoming else {
                 continue;
             };
@@ -398,7 +400,7 @@ fn learn(fleet: &mut Founded, places: &[Place], agents: &[Agent]) -> Result<Vec<
                 told[place] = Some(measured);
             }
         }
-        interrupt::check()?;
+        interrupt::check_interrupt()?;
         if told.iter().all(Option::is_some) {
             break;
         }
@@ -512,7 +514,7 @@ fn begin(binary: &Path, fleet: &Founded, places: &[Place]) -> Result<Vec<Begun>>
 }
 
 fn mbit(bps: f64) -> String {
-    format!("{} Mbit/s", three(bps / 1e6))
+    format!("{} Mbit/s", three_digits(bps / 1e6))
 }
 
 fn learned_table(learned: &[Learned]) -> String {
@@ -562,7 +564,7 @@ fn begun_table(begun: &[Begun]) -> String {
 
 fn verdict(report: &Report) -> String {
     let seconds = report.seconds.round();
-    let ratio = three(report.ratio);
+    let ratio = three_digits(report.ratio);
     match report.met {
         true => format!(
             "With the fleet the first connections of a new agent carry {ratio} × what they do without. ({seconds} s)"

@@ -137,10 +137,10 @@ pub fn run(options: &Options) -> Result<()> {
             next = Instant::now() + MEASURES;
             own.measured += 1;
             own.write(&options.state)?;
-            client.offer(&Outgoing::Priors(told(&agent, own.measured)))?;
+            client.offer_message(&Outgoing::Priors(told(&agent, own.measured)))?;
             say("measured", own)?;
         }
-        for incoming in client.take(next.saturating_duration_since(Instant::now())) {
+        for incoming in client.take_messages(next.saturating_duration_since(Instant::now())) {
             if let Incoming::Policy(policy) = incoming {
                 own.policy = policy.number;
                 own.write(&options.state)?;

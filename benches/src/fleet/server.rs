@@ -78,7 +78,7 @@ impl Server {
     /// Fails if it has ended by itself.
     pub fn check(&mut self) -> Result<()> {
         if let Some(process) = &mut self.process
-            && let Some(status) = process.ended()?
+            && let Some(status) = process.exit_status()?
         {
             bail!("nats-server ended ({status}): {}", self.said());
         }
@@ -117,7 +117,7 @@ pub fn wait_within<T>(
 ) -> Result<T> {
     let deadline = Instant::now() + patience;
     loop {
-        interrupt::check()?;
+        interrupt::check_interrupt()?;
         let began = Instant::now();
         if let Some(value) = condition()? {
             return Ok(value);

@@ -151,7 +151,7 @@ pub fn run(binary: &Path, plan: &Plan, out: &Path) -> Result<bool> {
         missing.join("; ")
     );
     let program = server::program(binary)?;
-    let _guard = interrupt::Guard::install()?;
+    let _guard = interrupt::Guard::install_handlers()?;
     let directory = tempfile::tempdir()?;
     let out = File::create(out).with_context(|| format!("creating {}", out.display()))?;
     let mut soak = Soak::new(binary, &program, plan, directory.path(), out)?;
@@ -362,7 +362,7 @@ impl Soak {
     /// Attends to all until a moment.
     fn until(&mut self, until: Instant) -> Result<()> {
         loop {
-            interrupt::check()?;
+            interrupt::check_interrupt()?;
             let now = Instant::now();
             let (due, later) = self.down.drain(..).partition(|(at, _)| *at <= now);
             self.down = later;

@@ -205,13 +205,13 @@ fn wanted(shared: &Shared, text: &str) -> Answer<Wanted> {
         Some((address, length)) => (address, Some(length)),
         None => (text, None),
     };
-    let address = address::parse(address).ok_or_else(|| {
+    let address = address::parse_address(address).ok_or_else(|| {
         Failure(
             StatusCode::BAD_REQUEST,
             format!("{text:?} is not an IPv4 or IPv6 address"),
         )
     })?;
-    let address = shared.kernel.nat64().unwrap(address);
+    let address = shared.kernel.nat64().unwrap_address(address);
     let setup = shared.kernel.setup();
     let key = HostKey::new(0, address, setup.ipv4_prefix, setup.ipv6_prefix)
         .map_err(|error| Failure(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))?;
@@ -300,8 +300,8 @@ async fn events(State(api): State<Api>, Query(query): Query<EventsQuery>) -> Ans
 
 /// Canonical text of an address; other texts stay.
 fn one_form(shared: &Shared, text: String) -> String {
-    match address::parse(&text) {
-        Some(address) => shared.kernel.nat64().unwrap(address).to_string(),
+    match address::parse_address(&text) {
+        Some(address) => shared.kernel.nat64().unwrap_address(address).to_string(),
         None => text,
     }
 }
@@ -353,7 +353,7 @@ async fn detach(State(api): State<Api>) -> Answer<Json<serde_json::Value>> {
             let mut learner = Learner::default();
             learner.note_cgroup(&shared.kernel.setup().cgroup);
             learner.note_pins(&shared.kernel.setup().pin);
-            privileges::raised(|| learner.remove_rest());
+            privileges::with_raised(|| learner.remove_rest());
         }
         fail_point!("detach::removed");
         // The kernel side has let go: the agent repairs nothing any more.

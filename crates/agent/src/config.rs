@@ -26,7 +26,7 @@ use learner::{Advise, Arms, ControlGroup, Hosts, InitialWindow, Learning, Networ
 pub use reader::KeyDescription;
 use reader::{Section, Source};
 use thalweg_units::Faults;
-use thalweg_units::reader::text;
+use thalweg_units::reader::decode_text;
 use thalweg_units::schema::Form;
 
 /// Default configuration file.
@@ -108,7 +108,7 @@ impl Config {
 
     /// Parses the bytes of a file; `file` is for messages only.
     pub fn parse_bytes(bytes: &[u8], file: &Path) -> Result<Self, ConfigError> {
-        Ok(Self::parse(text(bytes, file)?, file)?)
+        Ok(Self::parse(decode_text(bytes, file)?, file)?)
     }
 
     /// Parses a text; `file` is for messages only.

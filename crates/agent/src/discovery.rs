@@ -13,7 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use thalweg_policy::Prefix;
-use thalweg_units::address::discovered;
+use thalweg_units::address::discovered_prefixes;
 
 /// Interval of questions.
 const INTERVAL: Duration = Duration::from_secs(600);
@@ -60,7 +60,7 @@ impl Discovery {
                 let answer = told.unwrap_or_else(|error| Err(io::Error::other(error)));
                 self.note_outcome(answer.is_ok(), now);
                 match answer {
-                    Ok(addresses) => return Some(Ok(discovered(addresses))),
+                    Ok(addresses) => return Some(Ok(discovered_prefixes(addresses))),
                     Err(error) => {
                         tracing::debug!("NAT64: ipv4only.arpa: {error}");
                         if !self.is_answered {

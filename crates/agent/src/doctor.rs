@@ -100,7 +100,7 @@ pub fn doctor(config: &Config) -> Vec<Check> {
 fn privileges() -> Check {
     let name = "privileges";
     let fix = "run as root, or grant the capabilities";
-    let found = privileges::missing()
+    let found = privileges::missing_capabilities()
         .and_then(|missing| Ok((missing, privileges::missing_for_namespaces()?)));
     match found {
         Ok((missing, elsewhere)) if missing.is_empty() && elsewhere.is_empty() => {
@@ -175,13 +175,13 @@ fn cgroup(config: &Config) -> Check {
     let kinds = [BPF_CGROUP_SOCK_OPS, BPF_CGROUP_SETSOCKOPT].into_iter();
     if let Some(cgroup) = watched
         && let Some(other) = kinds
-            .filter_map(|kind| links::exclusive(cgroup, kind))
+            .filter_map(|kind| links::find_exclusive(cgroup, kind))
             .next()
     {
-        return missing(other.to_string(), &other.remedy());
+        return missing(other.to_string(), &other.hint());
     }
     match (&config.cgroup, mount) {
-        (_, Err(error)) => missing(format!("{error:#}"), &system::cgroup2_remedy()),
+        (_, Err(error)) => missing(format!("{error:#}"), &system::cgroup2_hint()),
         (None, Ok(mount)) => Check::ok(
             name,
             mount.display().to_string(),
@@ -291,7 +291,7 @@ fn congestion_controls(config: &Config) -> Check {
 }
 
 fn tool(name: &str, package: &str, use_of: &str) -> Check {
-    match program::find(name) {
+    match program::find_program(name) {
         Some(path) => Check::ok(
             &format!("program {name}"),
             path.display().to_string(),

@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
 use thalweg_bpf_types::raw;
-use thalweg_control::policy::Place;
+use thalweg_control::policy::PolicyPaths;
 use thalweg_control::policy::history::History;
 use thalweg_control::system;
 use thalweg_fleet::wire::{Arm, Measured, Network, Priors, Progress, Shard, Status};
@@ -169,14 +169,14 @@ impl Membership {
     /// # Errors
     /// The fleet is away, or does not answer in time.
     pub fn statuses(&self) -> Result<Statuses, Fault> {
-        Ok(Statuses::new(self.client.statuses(PATIENCE)?))
+        Ok(Statuses::new(self.client.request_statuses(PATIENCE)?))
     }
 
     /// Runs until the session ends.
     pub fn run(&self, shared: &Shared) {
         let _watch = Watch(shared);
         let setup = shared.kernel.setup();
-        let place = Place {
+        let place = PolicyPaths {
             pin: setup.pin.clone(),
             cgroup: setup.cgroup.clone(),
         };
@@ -225,7 +225,7 @@ impl Membership {
                 tracing::warn!("fleet: {}", last.fault);
             }
             let incoming = match work.arrived.len() < ARRIVED_MAX {
-                true => self.client.take(TICK),
+                true => self.client.take_messages(TICK),
                 // The kernel's arms cannot be read: take no more meanwhile.
                 false => {
                     std::thread::sleep(TICK);
@@ -299,7 +299,7 @@ impl Membership {
             let policies = work.policies.progress();
             let faults = tell::faults(&self.client.state(), &mut work.faults, now);
             let status = self.status(shared, policies, faults);
-            let offered = self.client.offer(&Outgoing::Status(status));
+            let offered = self.client.offer_message(&Outgoing::Status(status));
             let outcome = offered.context("the fleet is not told how this agent is");
             work.causes.note_outcome(OWN_STATUS, outcome);
         }
@@ -418,7 +418,7 @@ impl Membership {
                 rule: raw::THALWEG_RULE,
                 networks,
             };
-            Ok(self.client.offer(&Outgoing::Priors(priors))?)
+            Ok(self.client.offer_message(&Outgoing::Priors(priors))?)
         })
     }
 

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use thalweg_control::attempts::Attempts;
-use thalweg_control::policy::Place;
+use thalweg_control::policy::PolicyPaths;
 use thalweg_control::policy::history::History;
 use thalweg_control::{cc, policy, sockops, system};
 
@@ -144,9 +144,9 @@ pub fn store_file(state: &Path) -> Option<(u64, u64)> {
 }
 
 impl Shared {
-    fn place(&self) -> Place {
+    fn place(&self) -> PolicyPaths {
         let setup = self.kernel.setup();
-        Place {
+        PolicyPaths {
             pin: setup.pin.clone(),
             cgroup: setup.cgroup.clone(),
         }
@@ -169,7 +169,7 @@ impl Shared {
         problems.extend(self.look(look, &history));
         match self.look_at_policy(&history) {
             Ok(report) => {
-                let silenced = report.and_then(|report| report.silenced());
+                let silenced = report.and_then(|report| report.silenced_text());
                 problems.extend(silenced.map(|text| (POLICY_SILENCE, text)));
             }
             // Mostly the fault that was found above.
@@ -186,7 +186,7 @@ impl Shared {
     /// # Errors
     /// Pins that cannot be read.
     pub fn look_at_policy(&self, history: &History) -> Result<Option<policy::Report>> {
-        policy::Report::look(&self.kernel.setup().pin, history)
+        policy::Report::read_and_scan(&self.kernel.setup().pin, history)
     }
 
     /// Problems of the kinds [`LOOKED`], except interference with the policy's callbacks.
@@ -202,9 +202,18 @@ impl Shared {
                 problems.insert(kind, text);
             }
         };
-        note(POLICY, in_words(policy::faults(&self.place(), history)));
-        note(CONTROLS, in_words(cc::faults(&self.kernel.setup().pin)));
-        note(SOCKOPS, in_words(sockops::faults(&self.kernel.setup().pin)));
+        note(
+            POLICY,
+            in_words(policy::find_problems(&self.place(), history)),
+        );
+        note(
+            CONTROLS,
+            in_words(cc::find_problems(&self.kernel.setup().pin)),
+        );
+        note(
+            SOCKOPS,
+            in_words(sockops::find_problems(&self.kernel.setup().pin)),
+        );
         if store_file(state) != self.store_file {
             let path = state.join(FILE_NAME);
             note(
@@ -368,8 +377,8 @@ mod tests {
         let repairs = Repairs::default();
         assert!(repairs.shown().is_none());
         let mut attempts = Attempts::of(vec!["pinned again: hosts".to_owned()]);
-        attempts.note(Err(anyhow::anyhow!("no room")));
-        attempts.note(Err(anyhow::anyhow!("no right")));
+        attempts.record_outcome(Err(anyhow::anyhow!("no room")));
+        attempts.record_outcome(Err(anyhow::anyhow!("no right")));
         repairs.note(PINS, attempts);
         assert_eq!(repairs.lock().failed[PINS], "no room; no right");
         let shown = || repairs.shown().map(|it| (it.number, it.last));

@@ -87,7 +87,7 @@ pub fn newcomers(config: &Config, at_start: &[String]) -> Option<view::Newcomers
 /// The kernel's congestion controls, divided into those that may be arms and the others.
 fn divided(config: &Config, at_start: &[String]) -> Result<(Vec<String>, Vec<String>)> {
     let default = system::default_cc()?;
-    let own = cc::loaded(&config.paths.pin).unwrap_or_default();
+    let own = cc::loaded_controls(&config.paths.pin).unwrap_or_default();
     let may = |name: &String| {
         let is_known = at_start.contains(name) || own.iter().any(|(own, _)| own == name);
         *name == default || config.arms.permits(name) && (is_known || config.arms.names(name))
@@ -298,7 +298,7 @@ impl Keeper {
 
     /// Counts ends of flows that a rule's share took or left.
     fn take_outcomes(&mut self, ring: &mut policy::Outcomes) {
-        let ended = match ring.take(&self.shared.kernel.setup().pin) {
+        let ended = match ring.take_outcomes(&self.shared.kernel.setup().pin) {
             Ok(ended) => ended,
             Err(error) => return self.note_rules(OUTCOMES, Err(error)),
         };
@@ -500,11 +500,11 @@ impl Keeper {
         };
         let new = report
             .as_ref()
-            .map(|report| self.policy_failures.note(report));
+            .map(|report| self.policy_failures.new_failures(report));
         for text in new.into_iter().flatten() {
             tracing::warn!("policy: {text}");
         }
-        let silenced = report.and_then(|report| report.silenced());
+        let silenced = report.and_then(|report| report.silenced_text());
         self.shared.problem(health::POLICY_SILENCE, silenced);
     }
 

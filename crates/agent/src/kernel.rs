@@ -255,9 +255,9 @@ impl Kernel {
         let (object, without_btf) = load(&mut setup, &params, &reused)?;
         let handles = MAPS
             .iter()
-            .map(|pinned| Ok((pinned.name, object::map(&object, pinned.name)?)))
+            .map(|pinned| Ok((pinned.name, object::find_map(&object, pinned.name)?)))
             .collect::<Result<BTreeMap<_, _>>>()?;
-        let forget = object::program(&object, programs::FORGET_ARMS)?;
+        let forget = object::find_program(&object, programs::FORGET_ARMS)?;
         let forget = forget.as_fd().try_clone_to_owned()?;
         let mut kernel = Self {
             params,
@@ -321,7 +321,7 @@ impl Kernel {
         fail_point!("start::pinned");
         let _policy_lock = policy::lock_existing(pin)?;
         for (program, file, _) in LINKS {
-            let mut program = object::program(&self.object, program)?;
+            let mut program = object::find_program(&self.object, program)?;
             put_in_force(&mut program, &cgroup, &pin.join(file))?;
             // Twice: between the two programs, and before the maps have their names.
             fail_point!("start::link");
@@ -332,7 +332,7 @@ impl Kernel {
 
     /// Binds the version record to the program as one of its maps, so that it can be found again.
     fn bind_meta(&self) -> Result<()> {
-        let program = object::program(&self.object, learner::MAIN)?;
+        let program = object::find_program(&self.object, learner::MAIN)?;
         // SAFETY: both descriptors are open for the whole call; no options are passed.
         let failed = unsafe {
             libbpf_rs::libbpf_sys::bpf_prog_bind_map(
@@ -420,9 +420,9 @@ fn load(
     reused: &BTreeMap<&'static str, MapHandle>,
 ) -> Result<(Object, Option<String>)> {
     let load = |setup: &Setup| {
-        object::listening(|| {
+        object::with_libbpf_log(|| {
             load_variant(setup, params, reused).map_err(|error| {
-                let said = object::last_words(&object::take_said());
+                let said = object::last_words(&object::take_libbpf_log());
                 match memory::is_passing(&error) || said.is_empty() {
                     true => error,
                     false => anyhow!("{error:#}: {said}"),
@@ -455,7 +455,7 @@ fn load_variant(
     } else {
         thalweg_bpf_objects::LEARN
     };
-    let mut object = object::open("thalweg", bytes)?;
+    let mut object = object::open_object("thalweg", bytes)?;
     let raw_params = raw_params(setup, params);
     let mut parameters_set = false;
     for mut map in object.maps_mut() {
@@ -482,11 +482,11 @@ fn load_variant(
         bail!("the BPF object has no section .rodata.params");
     }
     let less = "lower [hosts] max or [events] ring, or shorten the table of [networks]";
-    memory::check(&object, |map| reused.contains_key(map))
+    memory::check_available(&object, |map| reused.contains_key(map))
         .with_context(|| format!("the BPF programs are not loaded: {less}"))?;
     object.load().map_err(|error| {
         let advice = if error.kind() == libbpf_rs::ErrorKind::OutOfMemory {
-            let available = memory::available();
+            let available = memory::available_memory();
             let available = available.map(|it| {
                 let bytes = memory::mebibytes(it.bytes);
                 format!(", of which {bytes} is available ({})", it.of)
@@ -564,14 +564,14 @@ fn raw_params(setup: &Setup, params: &Params) -> raw::thalweg_params {
 /// Puts a program in force: it replaces the program of the pinned link. Without a link on this
 /// cgroup, a new link replaces one on another cgroup.
 fn put_in_force(program: &mut ProgramMut<'_>, cgroup: &File, path: &Path) -> Result<()> {
-    if let Some(mut link) = links::open(path)?
+    if let Some(mut link) = links::open_link(path)?
         && links::attached_to(&link)? == Some(links::cgroup_id(cgroup)?)
     {
         return link
             .update_prog(program)
             .with_context(|| format!("swapping the program of {}", path.display()));
     }
-    let beside = links::beside(path);
+    let beside = links::replacement_path(path);
     // The link's pin keeps it attached.
     drop(links::attach_and_pin(program, cgroup, &beside)?);
     fail_point!("start::beside");
@@ -598,7 +598,7 @@ fn is_lent(pin: &Path, map: &str) -> bool {
 /// System errors.
 pub fn remove_pins(pin: &Path) -> Result<Vec<String>> {
     let mut removed = pins::clear(pin, |map| is_lent(pin, map))?;
-    removed.extend(former_limits::remove(pin)?);
+    removed.extend(former_limits::remove_limits(pin)?);
     if policy_directory(pin).exists() {
         return Ok(removed);
     }

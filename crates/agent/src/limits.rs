@@ -93,23 +93,23 @@ fn finding(
     if held.connections > 0 {
         words += &format!(
             " It lets {} be in flight ({} over {}).",
-            figures::bytes(held.in_flight() as u64),
-            figures::rate(held.held_rate() * 8.0),
-            figures::time(held.rtt_us()),
+            figures::bytes_text(held.in_flight() as u64),
+            figures::rate_text(held.held_rate() * 8.0),
+            figures::time_text(held.rtt_us()),
         );
         let aimed = match lifted {
             Lifted::To(rate) => {
                 words += &format!(
                     " Connections there that nothing holds up carry {}.",
-                    figures::rate(rate * 8.0)
+                    figures::rate_text(rate * 8.0)
                 );
-                figures::rate(rate * 8.0)
+                figures::rate_text(rate * 8.0)
             }
             Lifted::NoGain => {
                 words += &format!(
                     " Connections there that nothing holds up are no faster ({}): more would gain \
                      nothing.",
-                    figures::rate(network.map_or(0.0, |it| it.account.free.held_rate()) * 8.0)
+                    figures::rate_text(network.map_or(0.0, |it| it.account.free.held_rate()) * 8.0)
                 );
                 String::new()
             }
@@ -146,7 +146,7 @@ fn remedy(
     now_bytes: Option<u64>,
     prefix: Option<&str>,
 ) -> String {
-    let needed = figures::bytes(needed_bytes);
+    let needed = figures::bytes_text(needed_bytes);
     match (limit, now_bytes) {
         (Limit::Receiver, _) => format!(
             " {aimed} needs {needed} as the third number of net.ipv4.tcp_rmem on the other end, and \
@@ -155,11 +155,11 @@ fn remedy(
         (Limit::Buffer, Some(now)) if now >= needed_bytes => format!(
             " {aimed} needs {needed}, and net.ipv4.tcp_wmem allows {}: applications (or a policy's \
              `sndbuf`) set a smaller SO_SNDBUF themselves; without it the buffer grows by itself.",
-            figures::bytes(now)
+            figures::bytes_text(now)
         ),
         (Limit::Buffer, now) => {
             let now = now.map_or(String::new(), |now| {
-                format!("; it is {} now", figures::bytes(now))
+                format!("; it is {} now", figures::bytes_text(now))
             });
             let some = match prefix {
                 Some(prefix) => format!(

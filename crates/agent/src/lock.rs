@@ -89,7 +89,7 @@ impl PinLock {
         let shown = path.display();
         // A detached agent removes the directory.
         loop {
-            pins::make(path, true)?;
+            pins::create_directory(path, true)?;
             let file = match File::open(path) {
                 Err(error) if error.kind() == ErrorKind::NotFound => continue,
                 file => file.with_context(|| format!("opening {shown}"))?,

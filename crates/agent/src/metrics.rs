@@ -12,7 +12,7 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::registry::Registry;
 use thalweg_control::cc::{self, State};
-use thalweg_control::inventory::{Running, are_measured, or_note, programs};
+use thalweg_control::inventory::{RunningProgram, are_measured, or_note, running_programs};
 use thalweg_control::policy::Report;
 use thalweg_control::policy::history::History;
 use thalweg_gain::Scope;
@@ -54,7 +54,7 @@ struct Figures {
     fleet: Option<view::FleetPlace>,
     attached: [(&'static str, bool); 2],
     measured: bool,
-    programs: Vec<Running>,
+    programs: Vec<RunningProgram>,
     policy: Option<Report>,
     controls: Vec<(String, State)>,
     unreadable: Vec<String>,
@@ -121,9 +121,17 @@ impl Figures {
             process: Process::look(),
             fleet: shared.fleet.as_ref().map(|fleet| fleet.place()),
             measured,
-            programs: programs(pin, measured, &mut unreadable),
-            policy: or_note("policy", Report::read(pin, history), &mut unreadable),
-            controls: or_note("congestion controls", cc::loaded(pin), &mut unreadable),
+            programs: running_programs(pin, measured, &mut unreadable),
+            policy: or_note(
+                "policy",
+                Report::read_counters(pin, history),
+                &mut unreadable,
+            ),
+            controls: or_note(
+                "congestion controls",
+                cc::loaded_controls(pin),
+                &mut unreadable,
+            ),
             unreadable,
         })
     }

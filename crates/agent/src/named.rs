@@ -10,8 +10,8 @@ use std::path::Path;
 use thalweg_learner::network_number;
 use thalweg_policy::{Prefix, PrefixError};
 use thalweg_units::file::{self, ReadError};
-use thalweg_units::prefix::{MAPPED, bits, mask};
-use thalweg_units::reader::quoted;
+use thalweg_units::prefix::{MAPPED, address_bits, prefix_mask};
+use thalweg_units::reader::quote_piece;
 use thalweg_units::{Fault, Faults, Position, is_unseen};
 
 use crate::trusted;
@@ -86,7 +86,7 @@ impl Named {
         let Some(file) = file else {
             return Ok(Self::default());
         };
-        let text = file::text(trusted::read(file, FILE_BYTES_MAX)?, file)?;
+        let text = file::decode_text(trusted::read(file, FILE_BYTES_MAX)?, file)?;
         Ok(Self::parse(&text, file)?)
     }
 
@@ -115,7 +115,7 @@ impl Named {
 
     /// Number of the network of an address in canonical form: that of the longest prefix.
     pub fn find(&self, remote: IpAddr) -> Option<u64> {
-        let bits = bits(remote);
+        let bits = address_bits(remote);
         // Covered prefixes follow covering ones. So a prefix that does not cover the address leaves
         // only those that cover both.
         let mut place = (bits, 128);
@@ -128,7 +128,7 @@ impl Named {
                 let is_own = entry.length >= MAPPED || bits >> 32 != 0xffff;
                 return is_own.then(|| network_number(self.names.get(entry.name)));
             }
-            place = (bits & mask(common), common);
+            place = (bits & prefix_mask(common), common);
         }
     }
 
@@ -215,7 +215,7 @@ impl<'t> Reading<'t> {
                         "a prefix such as \"10.0.0.0/8\" or \"2001:db8::/32\"".to_owned()
                     }
                 };
-                return self.fault(line, number, at, quoted(prefix), &expected);
+                return self.fault(line, number, at, quote_piece(prefix), &expected);
             }
         };
         let at = content.len() - more.len() - name.len();
@@ -225,12 +225,12 @@ impl<'t> Reading<'t> {
         }
         if name.len() > NAME_BYTES_MAX || name.contains(is_unseen) {
             let expected = "a name of at most 64 bytes, without control or invisible characters";
-            return self.fault(line, number, at, quoted(name), expected);
+            return self.fault(line, number, at, quote_piece(name), expected);
         }
         if !more.trim().is_empty() {
             let more = more.trim_start();
             let at = content.len() - more.len();
-            return self.fault(line, number, at, quoted(more), "a name without spaces");
+            return self.fault(line, number, at, quote_piece(more), "a name without spaces");
         }
         if self.entries.len() == PREFIXES_MAX {
             let found = format!("more than {PREFIXES_MAX} prefixes");
@@ -292,12 +292,12 @@ impl<'t> Reading<'t> {
             if one.place() == other.place() && one.name != other.name {
                 let found = format!(
                     "{} for {}",
-                    quoted(self.names[other.name as usize]),
+                    quote_piece(self.names[other.name as usize]),
                     other.prefix()
                 );
                 let expected = format!(
                     "{}, as in line {first}",
-                    quoted(self.names[one.name as usize])
+                    quote_piece(self.names[one.name as usize])
                 );
                 wrong.push((*line, found, expected));
                 if wrong.len() == FAULTS_MAX {
@@ -324,10 +324,10 @@ impl<'t> Reading<'t> {
                 .iter()
                 .filter(|(entry, _)| entry.name == *second);
             let line = of_second.map(|(_, line)| *line).min().unwrap_or(0);
-            let found = quoted(self.names[*second as usize]);
+            let found = quote_piece(self.names[*second as usize]);
             let expected = format!(
                 "another name: its number is that of {}",
-                quoted(self.names[*first as usize])
+                quote_piece(self.names[*first as usize])
             );
             self.fault("", line as usize, 0, found, &expected);
         }

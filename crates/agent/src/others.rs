@@ -40,8 +40,8 @@ pub(crate) fn sockops_programs(cgroup: &Path, pin: &Path) -> Vec<String> {
     if found.is_empty() {
         return Vec::new();
     }
-    let own = inventory::programs(pin, false, &mut Vec::new());
-    let names: Vec<(u32, String)> = privileges::raised(|| {
+    let own = inventory::running_programs(pin, false, &mut Vec::new());
+    let names: Vec<(u32, String)> = privileges::with_raised(|| {
         ProgInfoIter::default()
             .map(|program| (program.id, program.name.to_string_lossy().into_owned()))
             .collect()

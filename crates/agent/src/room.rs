@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use thalweg_learner::{HostKey, Level};
-use thalweg_units::prefix::mask;
+use thalweg_units::prefix::prefix_mask;
 
 /// Measurements that prove a record.
 const PROVEN: u32 = 2;
@@ -45,7 +45,7 @@ fn wide(key: &HostKey) -> (u64, Level, u128) {
         0xffff => WIDE_IPV4,
         _ => WIDE_IPV6,
     };
-    (key.netns, key.level, bits & mask(length))
+    (key.netns, key.level, bits & prefix_mask(length))
 }
 
 /// Records to evict so that `keep` stay: those measured once first, then those of crowded prefixes;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use nix::sys::stat::{Mode, umask};
 use nix::unistd::AccessFlags;
-use thalweg_control::policy::Place;
+use thalweg_control::policy::PolicyPaths;
 use thalweg_control::policy::history::History;
 use thalweg_control::{learner, policy, privileges, system};
 use tokio::net::UnixListener;
@@ -391,7 +391,7 @@ fn check_reachable(directory: &Path) -> Result<()> {
 }
 
 fn check_privileges() -> Result<()> {
-    let missing = privileges::missing()?;
+    let missing = privileges::missing_capabilities()?;
     if missing.is_empty() {
         return Ok(());
     }
@@ -491,7 +491,7 @@ fn restore(shared: &Shared) -> Result<()> {
 /// without it, and reports the failure.
 fn restore_policy(shared: &Shared) {
     let setup = shared.kernel.setup();
-    let place = Place {
+    let place = PolicyPaths {
         pin: setup.pin.clone(),
         cgroup: setup.cgroup.clone(),
     };

@@ -309,12 +309,12 @@ impl Shared {
         let running = if cookies.is_empty() {
             Vec::new()
         } else {
-            containers::running()
+            containers::running_containers()
         };
         for container in running {
             let file = container.network_namespace();
             if let Some(cookie) = file.and_then(|file| cookies.get(&file)) {
-                let title = container.title().to_owned();
+                let title = container.display_name().to_owned();
                 titles.entry(*cookie).or_default().insert(title);
             }
         }

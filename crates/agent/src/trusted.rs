@@ -11,13 +11,13 @@ use thalweg_units::file::{self, ReadError};
 /// Reads a file of at most `max` bytes.
 ///
 /// # Errors
-/// The errors of [`file::read`], and a file that others may change.
+/// The errors of [`file::read_bytes`], and a file that others may change.
 pub fn read(file: &Path, max: u64) -> Result<Vec<u8>, ReadError> {
     let system = |why| ReadError::System {
         file: file.to_owned(),
         why,
     };
-    let opened = file::open(file, max)?;
+    let opened = file::open_regular(file, max)?;
     let about = opened.metadata().map_err(system)?;
     if let Some(fault) = fault(file, &about) {
         let why = io::Error::new(io::ErrorKind::PermissionDenied, fault);

@@ -46,7 +46,7 @@ pub mod names {
 /// The program `learn` against the UAPI only: an ELF object for libbpf.
 pub const LEARN: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/learn.bpf.o"));
 
-/// The same program with CO-RE reads of the kernel's `tcp_sock`: needs kernel BTF.
+/// The program `learn` with CO-RE reads of the kernel's `tcp_sock`: needs kernel BTF.
 pub const LEARN_BTF: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/learn_btf.bpf.o"));
 
 /// The iterator `learn_open`, for long connections of the learner: needs kernel BTF.
@@ -58,7 +58,7 @@ pub const LEARN_CLAMP: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/learn_c
 /// The program `policy`: needs no kernel BTF.
 pub const POLICY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/policy.bpf.o"));
 
-/// The same program with CO-RE reads of the kernel's `tcp_sock`: needs kernel BTF.
+/// The program `policy` with CO-RE reads of the kernel's `tcp_sock`: needs kernel BTF.
 pub const POLICY_BTF: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/policy_btf.bpf.o"));
 
 /// The program `policy_mark`, for each cgroup that a policy names.

@@ -95,7 +95,7 @@ fn statistics_to_raw(level: Level, arm: &ArmState) -> raw::thalweg_arm_statistic
 }
 
 /// The highest index of an arm with any measurement, plus 1.
-fn used(host: &Host) -> u16 {
+fn used_arms(host: &Host) -> u16 {
     let measured = |arm: &ArmState| arm.scored > 0 || arm.weight_q16 > 0 || arm.segs > 0;
     let last = host.arms.iter().rposition(measured);
     last.map_or(0, |index| index as u16 + 1)
@@ -103,8 +103,8 @@ fn used(host: &Host) -> u16 {
 
 /// Validity of a record's copy; programs may have changed the record meanwhile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Copied {
-    /// It is whole.
+pub enum CopyState {
+    /// The copy is whole.
     Whole,
     /// A program was writing the record.
     Written,
@@ -113,14 +113,14 @@ pub enum Copied {
 }
 
 /// Validity of a copy of the record under `key`.
-pub fn copied(key: &HostKey, host: &raw::thalweg_host) -> Copied {
+pub fn check_copy(key: &HostKey, host: &raw::thalweg_host) -> CopyState {
     // The lower half of the tag, as it is stored.
     if host.tag != key.tag() || host.tag_tail != host.tag as u32 {
-        Copied::Recycled
+        CopyState::Recycled
     } else if host.seq_head != host.seq_tail {
-        Copied::Written
+        CopyState::Written
     } else {
-        Copied::Whole
+        CopyState::Whole
     }
 }
 
@@ -168,7 +168,7 @@ pub fn host_to_raw(key: &HostKey, host: &Host) -> raw::thalweg_host {
         switched: host.switched,
         harmful: host.harmful,
         unsteady: host.unsteady,
-        used: used(host),
+        used: used_arms(host),
         credit_q16: host.credit_q16,
         queue_q16: host.queue_q16,
         base_rtt_us: host.base_rtt_us,

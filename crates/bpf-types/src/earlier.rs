@@ -13,7 +13,7 @@ pub const VERSIONS: [u32; 4] = [7, 8, 9, 10];
 /// A record of one of [`VERSIONS`], whose fields are the present ones; those that are new were 0,
 /// "nothing yet". `None`: it has another size, was being written, or belongs to another host than its
 /// table says (`tag`).
-pub fn host(version: u32, tag: u64, bytes: &[u8]) -> Option<Host> {
+pub fn convert_host(version: u32, tag: u64, bytes: &[u8]) -> Option<Host> {
     if !VERSIONS.contains(&version) {
         return None;
     }
@@ -24,13 +24,13 @@ pub fn host(version: u32, tag: u64, bytes: &[u8]) -> Option<Host> {
 
 /// A measured connection, as the present one: its initial window was not chosen. `None`: it has another
 /// size or version.
-pub fn conn(version: u32, bytes: &[u8]) -> Option<raw::thalweg_conn> {
+pub fn convert_conn(version: u32, bytes: &[u8]) -> Option<raw::thalweg_conn> {
     VERSIONS.contains(&version).then(|| from_bytes(bytes))?
 }
 
 /// The arm table of one of [`VERSIONS`], or the present one; they begin alike. `None`: it is
 /// shorter.
-pub fn arms(bytes: &[u8]) -> Option<raw::thalweg_arms> {
+pub fn convert_arms(bytes: &[u8]) -> Option<raw::thalweg_arms> {
     const BYTES: usize = size_of::<raw::thalweg_arms>();
     let mut whole = [0; BYTES];
     if bytes.len() != BYTES && bytes.len() != BYTES - 16 {
@@ -57,19 +57,20 @@ mod tests {
             ..Default::default()
         };
         record.statistics[2].min_rtt_us = 5;
-        let read = |record: &raw::thalweg_host| super::host(8, 9 | 8 << 32, bytes_of(record));
+        let read =
+            |record: &raw::thalweg_host| super::convert_host(8, 9 | 8 << 32, bytes_of(record));
         let host = read(&record).unwrap();
         assert_eq!((host.scored, host.level), (7, Level::Host));
         assert_eq!(host.arms[2].min_rtt_us, 5);
-        assert!(super::host(9, 9 | 8 << 32, bytes_of(&record)).is_some());
-        assert!(super::host(6, 9 | 8 << 32, bytes_of(&record)).is_none());
+        assert!(super::convert_host(9, 9 | 8 << 32, bytes_of(&record)).is_some());
+        assert!(super::convert_host(6, 9 | 8 << 32, bytes_of(&record)).is_none());
         assert!(
-            super::host(8, 9, bytes_of(&record)).is_none(),
+            super::convert_host(8, 9, bytes_of(&record)).is_none(),
             "another host's"
         );
         record.seq_head = 1;
         assert!(read(&record).is_none(), "being written");
-        assert!(super::host(8, 9, &bytes_of(&record)[1..]).is_none());
+        assert!(super::convert_host(8, 9, &bytes_of(&record)[1..]).is_none());
     }
 
     #[test]
@@ -80,12 +81,12 @@ mod tests {
             ..Default::default()
         };
         for version in VERSIONS {
-            let found = super::conn(version, bytes_of(&conn)).unwrap();
+            let found = super::convert_conn(version, bytes_of(&conn)).unwrap();
             assert_eq!((found.cookie, found.count), (7, 3));
             assert_eq!(found.window.segments, 0);
         }
-        assert!(super::conn(6, bytes_of(&conn)).is_none());
-        assert!(super::conn(8, &bytes_of(&conn)[8..]).is_none());
+        assert!(super::convert_conn(6, bytes_of(&conn)).is_none());
+        assert!(super::convert_conn(8, &bytes_of(&conn)[8..]).is_none());
     }
 
     #[test]
@@ -95,10 +96,10 @@ mod tests {
         bytes[8] = b'c';
         for length in [size, size - 16] {
             assert_eq!(
-                arms(&bytes[..length]).unwrap().arms[0].name[0],
+                convert_arms(&bytes[..length]).unwrap().arms[0].name[0],
                 b'c' as std::ffi::c_char
             );
         }
-        assert!(arms(&bytes[..size - 1]).is_none());
+        assert!(convert_arms(&bytes[..size - 1]).is_none());
     }
 }

@@ -21,8 +21,8 @@ mod pod;
 pub mod raw;
 
 pub use convert::{
-    Copied, arm_name, arm_name_bytes, copied, host_from_raw, host_to_raw, key_from_raw, key_to_raw,
-    note_record,
+    CopyState, arm_name, arm_name_bytes, check_copy, host_from_raw, host_to_raw, key_from_raw,
+    key_to_raw, note_record,
 };
 pub use model::model_to_raw;
 pub use pod::{Pod, bytes_of, from_bytes};

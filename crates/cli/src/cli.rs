@@ -107,17 +107,17 @@ pub enum Command {
     RemoveAll(commands::remove_all::Options),
     /// Check and show the configuration.
     #[command(subcommand)]
-    Config(commands::config::What),
+    Config(commands::config::ConfigCommand),
     /// Check what this machine supports; exit code 3 if something needed is missing.
     Doctor,
     /// Set TCP parameters per flow, by the rules of a file.
     #[command(subcommand)]
-    Policy(commands::policy::What),
+    Policy(commands::policy::PolicyCommand),
     /// Share what agents learn, through a NATS server: set it up, show how this agent stands.
     ///
     /// See docs/guide/fleet.md.
     #[command(subcommand)]
-    Fleet(commands::fleet::What),
+    Fleet(commands::fleet::FleetCommand),
     /// Removed: says what to use instead.
     #[command(hide = true)]
     Limit(commands::moved::Arguments),
@@ -226,7 +226,7 @@ pub const PAGES: Pages = Pages {
 
 /// The command line, with grouped help and `--watch`.
 pub fn command_line() -> clap::Command {
-    on_groups(|groups| with_groups(watch::offer(Cli::command()), groups))
+    on_groups(|groups| with_groups(watch::add_watch_option(Cli::command()), groups))
 }
 
 #[cfg(test)]

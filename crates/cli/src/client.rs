@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use serde::de::DeserializeOwned;
-use thalweg_process::http::{Answer, Connection};
+use thalweg_process::http::{Connection, Reply};
 
 use thalweg_terminal::Failure;
 
 /// Longest wait for a response to begin, and for more of it.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest wait for a response that reports a change: an import of many hosts takes time.
-const LONG_PATIENCE: Duration = Duration::from_secs(300);
+const LONG_TIMEOUT: Duration = Duration::from_secs(300);
 /// Bytes of a file per part.
 const PART: usize = 64 << 10;
 
@@ -37,11 +37,11 @@ impl Client {
 
     /// Gets a resource, as the type that describes it.
     pub fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
-        self.ask("GET", path, None)
+        self.request_json("GET", path, None)
     }
 
     /// As [`Client::get`]; `None` where the agent has no such resource, as an older one.
-    pub fn find<T: DeserializeOwned>(&self, path: &str) -> Result<Option<T>> {
+    pub fn find_resource<T: DeserializeOwned>(&self, path: &str) -> Result<Option<T>> {
         match self.get(path) {
             Ok(found) => Ok(Some(found)),
             Err(error) => match error.downcast_ref() {
@@ -53,7 +53,7 @@ impl Client {
 
     /// Gets a resource, part by part as it arrives.
     pub fn get_parts(&self, path: &str, mut part: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
-        let mut answer = self.send("GET", path, None)?;
+        let mut answer = self.send_request("GET", path, None)?;
         let mut buffer = vec![0; PART];
         loop {
             match answer.read(&mut buffer)? {
@@ -65,33 +65,33 @@ impl Client {
 
     /// Removes a resource.
     pub fn delete<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
-        self.ask("DELETE", path, None)
+        self.request_json("DELETE", path, None)
     }
 
     /// Posts a request without a body.
     pub fn post<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
-        self.ask("POST", path, None)
+        self.request_json("POST", path, None)
     }
 
     /// Posts a file from its beginning.
     pub fn post_file<T: DeserializeOwned>(&self, path: &str, mut file: File) -> Result<T> {
         file.rewind().context("reading the file again")?;
         let length = file.metadata().context("looking at the file")?.len();
-        self.ask("POST", path, Some((&mut file, length)))
+        self.request_json("POST", path, Some((&mut file, length)))
     }
 
     /// Follows a resource of endless lines. Once the agent has accepted, so that no line is missed,
     /// `first` is requested and passed to `begin`. Then each line is passed to `line`. Returns when
     /// the agent ends or one of them fails.
-    pub fn follow<T: DeserializeOwned>(
+    pub fn follow_lines<T: DeserializeOwned>(
         &self,
         path: &str,
         first: &str,
         begin: impl FnOnce(T) -> Result<()>,
         mut line: impl FnMut(&str) -> Result<()>,
     ) -> Result<()> {
-        let mut answer = self.send("GET", path, None)?;
-        answer.patience(None)?;
+        let mut answer = self.send_request("GET", path, None)?;
+        answer.set_timeout(None)?;
         begin(self.get(first)?)?;
         let mut answer = BufReader::new(answer);
         let mut whole = Vec::new();
@@ -102,36 +102,46 @@ impl Client {
         Ok(())
     }
 
-    fn ask<T: DeserializeOwned>(
+    fn request_json<T: DeserializeOwned>(
         &self,
         method: &str,
         path: &str,
         body: Option<(&mut dyn Read, u64)>,
     ) -> Result<T> {
         let mut whole = Vec::new();
-        self.send(method, path, body)?.read_to_end(&mut whole)?;
+        self.send_request(method, path, body)?
+            .read_to_end(&mut whole)?;
         serde_json::from_slice(&whole).with_context(|| {
             format!("the agent's answer to {path} is not understood; is it of another version?")
         })
     }
 
     /// Sends a request; returns a response that is not an error.
-    fn send(&self, method: &str, path: &str, body: Option<(&mut dyn Read, u64)>) -> Result<Answer> {
+    fn send_request(
+        &self,
+        method: &str,
+        path: &str,
+        body: Option<(&mut dyn Read, u64)>,
+    ) -> Result<Reply> {
         let mut answer = match method {
             "GET" => {
-                let first = self.connect()?.send(method, path, None, PATIENCE);
+                let first = self
+                    .connect_agent()?
+                    .send_request(method, path, None, TIMEOUT);
                 match first {
                     // A connection ends unanswered where the agent goes on with another
                     // configuration. Its next session answers.
-                    Err(error) if error.kind() == ErrorKind::UnexpectedEof => {
-                        self.connect()?.send(method, path, None, PATIENCE)?
-                    }
+                    Err(error) if error.kind() == ErrorKind::UnexpectedEof => self
+                        .connect_agent()?
+                        .send_request(method, path, None, TIMEOUT)?,
                     first => first?,
                 }
             }
-            _ => self.connect()?.send(method, path, body, LONG_PATIENCE)?,
+            _ => self
+                .connect_agent()?
+                .send_request(method, path, body, LONG_TIMEOUT)?,
         };
-        answer.patience(Some(PATIENCE))?;
+        answer.set_timeout(Some(TIMEOUT))?;
         let (status, reason) = (answer.status, answer.reason.clone());
         if (200..300).contains(&status) {
             return Ok(answer);
@@ -153,14 +163,14 @@ impl Client {
         }
     }
 
-    fn connect(&self) -> Result<Connection> {
+    fn connect_agent(&self) -> Result<Connection> {
         Connection::open(&self.socket).map_err(|error| self.not_connected(error))
     }
 
     fn not_connected(&self, error: std::io::Error) -> anyhow::Error {
         match error.kind() {
             ErrorKind::NotFound | ErrorKind::ConnectionRefused => {
-                Failure::coded(4, agent_down(&self.socket, &self.pin)).into()
+                Failure::with_code(4, agent_down(&self.socket, &self.pin)).into()
             }
             ErrorKind::PermissionDenied => anyhow::Error::from(error).context(format!(
                 "no permission to use {}: run as root, or, to read, join the group of paths.socket_group",
@@ -219,13 +229,13 @@ fn agent_down(socket: &Path, pin: &Path) -> String {
 /// The pins certainly would.
 pub fn check_pins_last(pin: &Path) -> anyhow::Result<()> {
     if let Some(doubt) = thalweg_control::system::doubt_about_pins(pin)? {
-        thalweg_terminal::output::warn(&doubt);
+        thalweg_terminal::output::print_warning(&doubt);
     }
     Ok(())
 }
 
 /// Text encoded as one segment or query value of a path.
-pub fn encode(text: &str) -> String {
+pub fn percent_encode(text: &str) -> String {
     text.bytes().fold(String::new(), |mut encoded, byte| {
         if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~') {
             encoded.push(char::from(byte));
@@ -242,8 +252,8 @@ mod tests {
 
     #[test]
     fn addresses_are_encoded() {
-        assert_eq!(encode("192.0.2.7"), "192.0.2.7");
-        assert_eq!(encode("2001:db8::/64"), "2001%3Adb8%3A%3A%2F64");
-        assert_eq!(encode("é &"), "%C3%A9%20%26");
+        assert_eq!(percent_encode("192.0.2.7"), "192.0.2.7");
+        assert_eq!(percent_encode("2001:db8::/64"), "2001%3Adb8%3A%3A%2F64");
+        assert_eq!(percent_encode("é &"), "%C3%A9%20%26");
     }
 }

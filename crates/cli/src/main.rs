@@ -17,7 +17,7 @@ fn main() -> ExitCode {
     thalweg_control::object::silence_libbpf();
     let parsed = cli::command_line().try_get_matches().and_then(|matches| {
         let cli = Cli::from_arg_matches(&matches)?;
-        Ok((cli, watch::interval(&matches)))
+        Ok((cli, watch::watch_interval(&matches)))
     });
     let (mut cli, interval) = match parsed {
         Ok(parsed) => parsed,
@@ -25,15 +25,15 @@ fn main() -> ExitCode {
     };
     cli.global.format.apply(interval.is_some());
     let ended = match interval {
-        Some(interval) => watch::run(&cli.global, interval, || dispatch(&cli)),
-        None => dispatch(&cli),
+        Some(interval) => watch::run_rounds(&cli.global, interval, || run_command(&cli)),
+        None => run_command(&cli),
     };
     match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             // A command that is no more here does not parse its options.
             let json = cli.global.format.json || failure::has_argument("--json");
-            failure::report(&error, json)
+            failure::report_error(&error, json)
         }
     }
 }
@@ -50,7 +50,7 @@ fn report_usage(error: &clap::Error) -> ExitCode {
     failure::report_usage(error)
 }
 
-fn dispatch(cli: &Cli) -> anyhow::Result<()> {
+fn run_command(cli: &Cli) -> anyhow::Result<()> {
     let global = &cli.global;
     match &cli.command {
         Command::Run(options) => commands::run::run(global, options),

@@ -42,14 +42,14 @@ pub struct Global {
 
 impl Global {
     /// The configuration, with `--socket` and another agent's pins in effect.
-    pub fn config(&self) -> anyhow::Result<Config> {
+    pub fn effective_config(&self) -> anyhow::Result<Config> {
         self.expect_kind()?;
         Ok(self.with_paths(Config::load_or_default(self.config.as_deref())?))
     }
 
     fn expect_kind(&self) -> anyhow::Result<()> {
         match &self.config {
-            Some(file) => kinds::expect(file, Kind::Configuration),
+            Some(file) => kinds::expect_kind(file, Kind::Configuration),
             None => Ok(()),
         }
     }
@@ -66,12 +66,12 @@ impl Global {
         config
     }
 
-    /// What a command needs that asks a running agent or switches something off: a file with
-    /// faults is no obstacle.
+    /// Configuration for a command that asks a running agent or switches something off: a file with
+    /// errors is no obstacle.
     ///
     /// # Errors
     /// A named file that cannot be read, or is of another kind: nothing tells whose it is.
-    pub fn readable(&self) -> anyhow::Result<Readable> {
+    pub fn readable_config(&self) -> anyhow::Result<Readable> {
         self.expect_kind()?;
         let named = self.config.as_deref();
         let (config, fault) = match Config::load_or_default(named) {
@@ -85,15 +85,15 @@ impl Global {
         Ok(Readable { config, fault })
     }
 
-    /// As [`Global::readable`]; the fault is told on standard error, once.
+    /// As [`Global::readable_config`]; the fault is told on standard error, once.
     ///
     /// # Errors
     /// As there.
     pub fn readable_or_warn(&self) -> anyhow::Result<Config> {
-        let Readable { config, fault } = self.readable()?;
+        let Readable { config, fault } = self.readable_config()?;
         if let Some(fault) = fault {
             static TOLD: Once = Once::new();
-            TOLD.call_once(|| failure::warn(&in_words(&fault), self.format.json));
+            TOLD.call_once(|| failure::print_warning(&in_words(&fault), self.format.json));
         }
         Ok(config)
     }
@@ -115,8 +115,8 @@ impl Global {
     /// A client of the agent.
     ///
     /// # Errors
-    /// As of [`Global::readable`].
-    pub fn client(&self) -> anyhow::Result<Client> {
+    /// As of [`Global::readable_config`].
+    pub fn agent_client(&self) -> anyhow::Result<Client> {
         let paths = self.readable_or_warn()?.paths;
         Ok(Client::new(paths.socket, paths.pin))
     }
@@ -139,13 +139,13 @@ pub fn in_words(fault: &str) -> String {
 ///
 /// # Errors
 /// The text is not an address.
-pub fn address(text: &str) -> Result<IpAddr, String> {
+pub fn parse_address(text: &str) -> Result<IpAddr, String> {
     let inner = text
         .strip_prefix('[')
         .and_then(|rest| rest.strip_suffix(']'));
     let parsed = match inner {
-        Some(inner) => address::parse(inner).filter(|_| inner.contains(':')),
-        None => address::parse(text),
+        Some(inner) => address::parse_address(inner).filter(|_| inner.contains(':')),
+        None => address::parse_address(text),
     };
     parsed.ok_or_else(|| {
         format!(
@@ -158,9 +158,9 @@ pub fn address(text: &str) -> Result<IpAddr, String> {
 ///
 /// # Errors
 /// The text is not an address.
-pub fn host(text: &str) -> Result<String, String> {
+pub fn parse_host(text: &str) -> Result<String, String> {
     let (start, length) = text.split_once('/').unwrap_or((text, ""));
-    let good = address(start)?;
+    let good = parse_address(start)?;
     if length.is_empty() && !text.ends_with('/') {
         return Ok(good.to_string());
     }
@@ -175,7 +175,7 @@ pub fn host(text: &str) -> Result<String, String> {
 ///
 /// # Errors
 /// There is no such cgroup.
-pub fn cgroup(text: &Path) -> anyhow::Result<PathBuf> {
+pub fn cgroup_directory(text: &Path) -> anyhow::Result<PathBuf> {
     if system::check_cgroup2(text).is_ok() {
         return Ok(text.to_owned());
     }
@@ -215,7 +215,7 @@ mod tests {
             ("fe80::7%eth0", "fe80::7"),
             ("[fe80::7%eth0]", "fe80::7"),
         ] {
-            assert_eq!(address(text).unwrap().to_string(), expected);
+            assert_eq!(parse_address(text).unwrap().to_string(), expected);
         }
         for text in [
             "",
@@ -226,16 +226,16 @@ mod tests {
             "[]",
             "192.0.2",
         ] {
-            let error = address(text).unwrap_err();
+            let error = parse_address(text).unwrap_err();
             assert!(
                 error.contains("expected an address such as"),
                 "{text}: {error}"
             );
         }
-        assert_eq!(host("[2001:db8::]/64").unwrap(), "2001:db8::/64");
-        assert_eq!(host("192.0.2.0/24").unwrap(), "192.0.2.0/24");
+        assert_eq!(parse_host("[2001:db8::]/64").unwrap(), "2001:db8::/64");
+        assert_eq!(parse_host("192.0.2.0/24").unwrap(), "192.0.2.0/24");
         for text in ["192.0.2.0/33", "192.0.2.0/", "::/129", "x/3"] {
-            assert!(host(text).is_err(), "{text}");
+            assert!(parse_host(text).is_err(), "{text}");
         }
     }
 }

@@ -21,15 +21,15 @@ impl Attempts {
     }
 
     /// Notes the outcome of one: what was done, if there was something to do.
-    pub fn note(&mut self, outcome: Result<Option<String>>) {
+    pub fn record_outcome(&mut self, outcome: Result<Option<String>>) {
         match outcome {
             Ok(done) => self.done.extend(done),
-            Err(error) => self.refuse(&error),
+            Err(error) => self.record_refusal(&error),
         }
     }
 
     /// Notes a refusal.
-    pub fn refuse(&mut self, error: &Error) {
+    pub fn record_refusal(&mut self, error: &Error) {
         self.refused.push(format!("{error:#}"));
     }
 }
@@ -38,7 +38,7 @@ impl From<Result<Self>> for Attempts {
     fn from(outcome: Result<Self>) -> Self {
         outcome.unwrap_or_else(|error| {
             let mut refused = Self::default();
-            refused.refuse(&error);
+            refused.record_refusal(&error);
             refused
         })
     }

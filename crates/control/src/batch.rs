@@ -18,12 +18,15 @@ const BATCH: u32 = 256;
 /// (`__htab_map_lookup_and_delete_batch` in kernel/bpf/hashtab.c). So an entry that exists all the
 /// time is visited once. One that is created or removed meanwhile is visited at most once. One that
 /// is removed and created again may be visited twice.
-pub fn walk<M: MapCore>(map: &M, visit: impl FnMut(&[u8], &[u8]) -> Result<()>) -> Result<()> {
-    walk_by(BATCH, map, visit)
+pub fn visit_entries<M: MapCore>(
+    map: &M,
+    visit: impl FnMut(&[u8], &[u8]) -> Result<()>,
+) -> Result<()> {
+    visit_entries_in_batches(BATCH, map, visit)
 }
 
-/// As [`walk`], with buffers for this many entries at first.
-fn walk_by<M: MapCore>(
+/// As [`visit_entries`], with buffers for this many entries at first.
+fn visit_entries_in_batches<M: MapCore>(
     room: u32,
     map: &M,
     mut visit: impl FnMut(&[u8], &[u8]) -> Result<()>,
@@ -31,7 +34,7 @@ fn walk_by<M: MapCore>(
     let mut part = Part::new(room, map);
     let mut from = None;
     loop {
-        let next = part.read(map, from.as_ref(), &mut visit)?;
+        let next = part.read_part(map, from.as_ref(), &mut visit)?;
         if next.is_none() {
             return Ok(());
         }
@@ -39,22 +42,22 @@ fn walk_by<M: MapCore>(
     }
 }
 
-/// As [`walk`], but for one part only, of `room` entries if they suffice: from a cursor (`None`:
+/// As [`visit_entries`], but for one part only, of `room` entries if they suffice: from a cursor (`None`:
 /// the beginning) to the one returned (`None`: the end).
-pub fn page<M: MapCore>(
+pub fn visit_page<M: MapCore>(
     room: u32,
     map: &M,
     from: Option<&Cursor>,
     visit: impl FnMut(&[u8], &[u8]) -> Result<()>,
 ) -> Result<Option<Cursor>> {
-    Part::new(room, map).read(map, from, visit)
+    Part::new(room, map).read_part(map, from, visit)
 }
 
 /// Removes an entry; false if there was none.
 ///
 /// # Errors
 /// The kernel's.
-pub fn delete(map: &impl MapCore, key: &[u8]) -> Result<bool> {
+pub fn delete_entry(map: &impl MapCore, key: &[u8]) -> Result<bool> {
     match map.delete(key) {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == libbpf_rs::ErrorKind::NotFound => Ok(false),
@@ -83,17 +86,17 @@ impl Part {
             keys: Vec::new(),
             values: Vec::new(),
         };
-        part.resize(map);
+        part.resize_buffers(map);
         part
     }
 
-    fn resize<M: MapCore>(&mut self, map: &M) {
+    fn resize_buffers<M: MapCore>(&mut self, map: &M) {
         let room = self.room as usize;
         self.keys.resize(room * map.key_size() as usize, 0);
         self.values.resize(room * map.value_size() as usize, 0);
     }
 
-    fn read<M: MapCore>(
+    fn read_part<M: MapCore>(
         &mut self,
         map: &M,
         from: Option<&Cursor>,
@@ -125,7 +128,7 @@ impl Part {
                 // The next bucket alone does not fit.
                 libc::ENOSPC if self.room < map.max_entries() => {
                     self.room = self.room.saturating_mul(2).min(map.max_entries());
-                    self.resize(map);
+                    self.resize_buffers(map);
                     continue;
                 }
                 errno => {
@@ -151,10 +154,10 @@ impl Part {
     }
 }
 
-/// The keys of a map, visited as by [`walk`].
-pub fn keys<M: MapCore>(map: &M) -> Result<Vec<Vec<u8>>> {
+/// The keys of a map, visited as by [`visit_entries`].
+pub fn collect_keys<M: MapCore>(map: &M) -> Result<Vec<Vec<u8>>> {
     let mut keys = Vec::new();
-    walk(map, |key, _| {
+    visit_entries(map, |key, _| {
         keys.push(key.to_vec());
         Ok(())
     })?;
@@ -199,7 +202,7 @@ mod tests {
     /// Walks, and checks that every key is visited once, with its own value.
     fn walked(room: u32, map: &MapHandle) -> BTreeSet<Vec<u8>> {
         let mut found = BTreeSet::new();
-        walk_by(room, map, |key, value| {
+        visit_entries_in_batches(room, map, |key, value| {
             assert_eq!(key, value);
             assert!(found.insert(key.to_vec()), "{key:?} came twice");
             Ok(())
@@ -217,7 +220,7 @@ mod tests {
             };
             let filled = fill(&map, (0..count).map(u64::to_ne_bytes));
             assert_eq!(walked(BATCH, &map), filled, "{count} entries");
-            assert_eq!(keys(&map).unwrap().len(), filled.len());
+            assert_eq!(collect_keys(&map).unwrap().len(), filled.len());
         }
     }
 
@@ -262,7 +265,7 @@ mod tests {
         let Some(map) = map(MapType::Queue, 0, 0, 10) else {
             return;
         };
-        let text = format!("{:#}", walk(&map, |_, _| Ok(())).unwrap_err());
+        let text = format!("{:#}", visit_entries(&map, |_, _| Ok(())).unwrap_err());
         assert!(text.starts_with("reading map walked: "), "{text}");
     }
 }

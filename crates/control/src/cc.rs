@@ -33,15 +33,18 @@ use libbpf_rs::{Link, MapCore, MapHandle, MapMut, MapType, Object};
 use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
-use crate::pins::{self, Kept, Locked, entries, remove_file};
+use crate::pins::{self, Locked, RecoverablePins, directory_entries, remove_file};
 use crate::{leftovers, links, privileges, system};
 
-pub use flows::{Use, count};
-pub use list::{Control, State, faults, list, loaded, look, needing_ecn, put_back};
+pub use flows::{Usage, count_usage};
+pub use list::{
+    Control, State, find_problems, list_controls, loaded_controls, needing_ecn, put_back,
+    scan_controls,
+};
 pub use program::{Fill, Program};
-pub use rate::{LoadedModel, Reference, is_model, with_model};
-pub use support::{Support, Unavailable, check};
-pub use trace::{Decision, trace};
+pub use rate::{LoadedModel, ModelReference, is_model, with_model};
+pub use support::{Support, Unavailable, check_kernel_support};
+pub use trace::{Decision, stream_decisions};
 
 /// The directory, below the agent's.
 pub(crate) const DIRECTORY: &str = "cc";
@@ -56,9 +59,9 @@ const NEW: &str = "-new";
 const NAME_MAX: usize = 15;
 /// Longest time until the kernel has removed a name, which it does from a work queue.
 const UNREGISTER_LIMIT: Duration = Duration::from_secs(10);
-const LOOK: Duration = Duration::from_millis(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// Interval between two counts of the remaining flows.
-const DRAIN_LOOK: Duration = Duration::from_millis(200);
+const DRAIN_POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Congestion controls that come with Thalweg, with descriptions.
 const BUILT_IN: [(&str, &[u8], &str); 2] = [
@@ -106,14 +109,14 @@ pub fn load(pin: &Path, program: &Program<'_>, name: Option<&str>) -> Result<Str
         None => program.own_name()?,
     };
     check_name(&name)?;
-    privileges::check()?;
-    let support = check()?;
+    privileges::check_privileges()?;
+    let support = check_kernel_support()?;
     // The kernel's own module is preferred, so it is loaded first.
     system::load_modules(std::slice::from_ref(&name));
     system::ensure_bpffs(pin)?;
-    let all = Controls::create(pin)?;
+    let all = ControlPins::create(pin)?;
     let loaded = all.load(program, &name, &support);
-    all.0.finish(pin);
+    all.0.remove_if_empty(pin);
     loaded.map(|()| name)
 }
 
@@ -123,11 +126,11 @@ pub fn load(pin: &Path, program: &Program<'_>, name: Option<&str>) -> Result<Str
 /// # Errors
 /// A fault of the program or the kernel. Then the old version stays.
 pub fn swap(pin: &Path, name: &str, program: &Program<'_>) -> Result<()> {
-    privileges::check()?;
-    let support = check()?;
-    let all = Controls::of(pin, name)?;
+    privileges::check_privileges()?;
+    let support = check_kernel_support()?;
+    let all = ControlPins::open_control(pin, name)?;
     let swapped = all.swap(program, name, &support);
-    all.0.finish(pin);
+    all.0.remove_if_empty(pin);
     swapped
 }
 
@@ -136,15 +139,15 @@ pub fn swap(pin: &Path, name: &str, program: &Program<'_>) -> Result<()> {
 /// # Errors
 /// There is none of that name, or sockets use it.
 pub fn unload(pin: &Path, name: &str) -> Result<()> {
-    privileges::check()?;
-    let all = Controls::of(pin, name)?;
+    privileges::check_privileges()?;
+    let all = ControlPins::open_control(pin, name)?;
     let used = used_by(name)?;
     check_defaults(name, used)?;
     if used.has_sockets() {
         bail!(
             "{} {}; `thalweg cc unload {name} --drain` gives it to no more connections and waits \
              for the end of these",
-            sockets(used),
+            describe_sockets(used),
             if used.flows + used.listeners == 1 {
                 "uses it"
             } else {
@@ -152,9 +155,9 @@ pub fn unload(pin: &Path, name: &str) -> Result<()> {
             },
         );
     }
-    all.unregister(name)?;
-    all.clear(name)?;
-    all.0.finish(pin);
+    all.unregister_name(name)?;
+    all.remove_pins(name)?;
+    all.0.remove_if_empty(pin);
     Ok(())
 }
 
@@ -164,11 +167,11 @@ pub fn unload(pin: &Path, name: &str) -> Result<()> {
 ///
 /// # Errors
 /// There is none of that name, or it is a default: then it would never end.
-pub fn drain(pin: &Path, name: &str, mut progress: impl FnMut(Use)) -> Result<()> {
-    privileges::check()?;
-    let all = Controls::of(pin, name)?;
+pub fn drain(pin: &Path, name: &str, mut progress: impl FnMut(Usage)) -> Result<()> {
+    privileges::check_privileges()?;
+    let all = ControlPins::open_control(pin, name)?;
     check_defaults(name, used_by(name)?)?;
-    all.unregister(name)?;
+    all.unregister_name(name)?;
     drop(all);
     let link = pin.join(DIRECTORY).join(name).join(LINK);
     let mut before = None;
@@ -184,20 +187,20 @@ pub fn drain(pin: &Path, name: &str, mut progress: impl FnMut(Use)) -> Result<()
         if before.replace(used) != Some(used) {
             progress(used);
         }
-        std::thread::sleep(DRAIN_LOOK);
+        std::thread::sleep(DRAIN_POLL_INTERVAL);
     }
     // Another process may have finished it meanwhile, or have loaded the name anew.
-    if let Some(all) = Controls::open(pin)? {
+    if let Some(all) = ControlPins::open(pin)? {
         if !link.exists() {
-            all.clear(name)?;
+            all.remove_pins(name)?;
         }
-        all.0.finish(pin);
+        all.0.remove_if_empty(pin);
     }
     Ok(())
 }
 
 /// Numbers of connections and listeners in words.
-pub fn sockets(used: Use) -> String {
+pub fn describe_sockets(used: Usage) -> String {
     let counted = |number: u64, what: &str| match number {
         1 => format!("1 {what}"),
         number => format!("{number} {what}s"),
@@ -213,11 +216,11 @@ pub fn sockets(used: Use) -> String {
     format!("{flows} and {listeners}")
 }
 
-fn used_by(name: &str) -> Result<Use> {
-    Ok(count()?.get(name).copied().unwrap_or_default())
+fn used_by(name: &str) -> Result<Usage> {
+    Ok(count_usage()?.get(name).copied().unwrap_or_default())
 }
 
-fn check_defaults(name: &str, used: Use) -> Result<()> {
+fn check_defaults(name: &str, used: Usage) -> Result<()> {
     if used.default_in == 0 {
         return Ok(());
     }
@@ -230,7 +233,7 @@ fn check_defaults(name: &str, used: Use) -> Result<()> {
 }
 
 /// Why a draining name can neither be loaded nor swapped, and the remedy.
-fn draining(name: &str, used: Use) -> anyhow::Error {
+fn draining_error(name: &str, used: Usage) -> anyhow::Error {
     if !used.has_sockets() {
         return anyhow!(
             "{name} was unloaded, so there is nothing to replace; `thalweg cc load` loads it anew"
@@ -240,7 +243,7 @@ fn draining(name: &str, used: Use) -> anyhow::Error {
         "{name} is draining: {} had it before it was unloaded, and the name is taken until they \
          end; wait for that with `thalweg cc unload {name} --drain` and load it then, or load it \
          now under another name with `thalweg cc load --name`",
-        sockets(used)
+        describe_sockets(used)
     )
 }
 
@@ -256,14 +259,14 @@ fn check_name(name: &str) -> Result<()> {
 }
 
 /// The directory of all congestion controls, after recovery.
-struct Controls(Locked);
+struct ControlPins(Locked);
 
-impl Kept for Controls {
+impl RecoverablePins for ControlPins {
     const DIRECTORY: &str = DIRECTORY;
     const OF: fn(Locked) -> Self = Self;
 
-    fn mend(&self) -> Result<()> {
-        for file in entries(&self.0.directory)? {
+    fn recover(&self) -> Result<()> {
+        for file in directory_entries(&self.0.directory)? {
             let Some(name) = file.strip_suffix(NEW) else {
                 continue;
             };
@@ -277,16 +280,16 @@ impl Kept for Controls {
             if registered.is_some() && registered == pinned {
                 self.put_in_place(name)?;
             } else {
-                clear(&new)?;
+                remove_version_pins(&new)?;
             }
         }
         Ok(())
     }
 }
 
-impl Controls {
+impl ControlPins {
     /// The pins of a loaded or draining name.
-    fn of(pin: &Path, name: &str) -> Result<Self> {
+    fn open_control(pin: &Path, name: &str) -> Result<Self> {
         let missing = || {
             if system::available_ccs().is_ok_and(|names| names.iter().any(|have| have == name)) {
                 return anyhow!(
@@ -300,22 +303,22 @@ impl Controls {
             return Err(missing());
         }
         let all = Self::open(pin)?;
-        all.filter(|all| all.0.own(name).exists())
+        all.filter(|all| all.0.entry_path(name).exists())
             .ok_or_else(missing)
     }
 
     fn new_of(&self, name: &str) -> PathBuf {
-        self.0.own(&format!("{name}{NEW}"))
+        self.0.entry_path(&format!("{name}{NEW}"))
     }
 
     fn load(&self, program: &Program<'_>, name: &str, support: &Support) -> Result<()> {
-        let own = self.0.own(name);
+        let own = self.0.entry_path(name);
         if own.exists() && !own.join(LINK).exists() {
             let used = used_by(name)?;
             if used.has_sockets() {
-                return Err(draining(name, used));
+                return Err(draining_error(name, used));
             }
-            clear(&own)?;
+            remove_version_pins(&own)?;
         }
         if own.exists() {
             bail!(
@@ -333,23 +336,23 @@ impl Controls {
         let loaded = load_into(&new, program, name, support);
         if loaded.is_err() {
             // Only the first error matters.
-            let _ = clear(&new);
+            let _ = remove_version_pins(&new);
         }
         loaded?;
         self.put_in_place(name)
     }
 
     fn swap(&self, program: &Program<'_>, name: &str, support: &Support) -> Result<()> {
-        let path = self.0.own(name).join(LINK);
+        let path = self.0.entry_path(name).join(LINK);
         if !path.exists() {
-            return Err(draining(name, used_by(name)?));
+            return Err(draining_error(name, used_by(name)?));
         }
         let link = Link::open(&path).with_context(|| format!("opening {}", path.display()))?;
         let new = self.new_of(name);
         let swapped = swap_into(&new, &link, program, name, support);
         if swapped.is_err() {
             // Only the first error matters.
-            let _ = clear(&new);
+            let _ = remove_version_pins(&new);
         }
         swapped?;
         self.put_in_place(name)
@@ -357,7 +360,7 @@ impl Controls {
 
     /// Moves a new version, which is in force, to the place of the old one, if there is one.
     fn put_in_place(&self, name: &str) -> Result<()> {
-        let (own, new) = (self.0.own(name), self.new_of(name));
+        let (own, new) = (self.0.entry_path(name), self.new_of(name));
         let flags = if own.exists() {
             RenameFlags::RENAME_EXCHANGE
         } else {
@@ -367,15 +370,15 @@ impl Controls {
         renameat2(AT_FDCWD, &new, AT_FDCWD, &own, flags)
             .with_context(|| format!("renaming {} to {}", new.display(), own.display()))?;
         fail_point!("cc::in_place");
-        clear(&new)
+        remove_version_pins(&new)
     }
 
     /// Unregisters the name from TCP, so that no new connection gets it.
-    fn unregister(&self, name: &str) -> Result<()> {
-        let own = self.0.own(name);
+    fn unregister_name(&self, name: &str) -> Result<()> {
+        let own = self.0.entry_path(name);
         let path = own.join(LINK);
         // Where pins cannot be removed, as from a read-only file system, nothing stays registered.
-        let link = links::open(&path).map_err(|error| {
+        let link = links::open_link(&path).map_err(|error| {
             let _ = detach_by_callbacks(&own);
             with_outcome(error, name)
         })?;
@@ -400,13 +403,13 @@ impl Controls {
                      registered one of the same name"
                 );
             }
-            std::thread::sleep(LOOK);
+            std::thread::sleep(POLL_INTERVAL);
         }
         Ok(())
     }
 
-    fn clear(&self, name: &str) -> Result<()> {
-        clear(&self.0.own(name))
+    fn remove_pins(&self, name: &str) -> Result<()> {
+        remove_version_pins(&self.0.entry_path(name))
     }
 }
 
@@ -414,11 +417,11 @@ impl Controls {
 /// opened.
 fn detach_by_callbacks(own: &Path) -> Result<usize> {
     let id = leftovers::pinned_map(&own.join(OPS)).context("its callbacks cannot be opened")?;
-    leftovers::detach_found(|link| registers(link, id))
+    leftovers::detach_found(|link| registers_map(link, id))
 }
 
 /// Whether a link keeps the callbacks of a map registered.
-fn registers(link: &LinkInfo, map: u32) -> bool {
+fn registers_map(link: &LinkInfo, map: u32) -> bool {
     matches!(&link.info, LinkTypeInfo::StructOps(it) if it.map_id == map)
 }
 
@@ -436,7 +439,7 @@ fn with_outcome(error: anyhow::Error, name: &str) -> anyhow::Error {
 }
 
 /// The map of callbacks.
-fn ops(object: &mut Object) -> Result<MapMut<'_>> {
+fn struct_ops_map(object: &mut Object) -> Result<MapMut<'_>> {
     object
         .maps_mut()
         .find(|map| map.map_type() == MapType::StructOps)
@@ -444,10 +447,10 @@ fn ops(object: &mut Object) -> Result<MapMut<'_>> {
 }
 
 fn load_into(new: &Path, program: &Program<'_>, name: &str, support: &Support) -> Result<()> {
-    let mut object = program.load(name, support)?;
+    let mut object = program.load_object(name, support)?;
     pin_maps(&mut object, new)?;
     fail_point!("cc::prepared");
-    let mut link = ops(&mut object)?
+    let mut link = struct_ops_map(&mut object)?
         .attach_struct_ops()
         .with_context(|| format!("registering {name} with TCP"))?;
     fail_point!("cc::registered");
@@ -463,13 +466,13 @@ fn swap_into(
     name: &str,
     support: &Support,
 ) -> Result<()> {
-    let mut object = program.load(name, support)?;
+    let mut object = program.load_object(name, support)?;
     pin_maps(&mut object, new)?;
     // Already pinned, which libbpf does only once.
-    links::pin(link.as_fd(), &new.join(LINK))?;
+    links::pin_object(link.as_fd(), &new.join(LINK))?;
     fail_point!("cc::linked");
-    let mut ops = ops(&mut object)?;
-    fill(&mut ops, name)?;
+    let mut ops = struct_ops_map(&mut object)?;
+    fill_struct_ops(&mut ops, name)?;
     // SAFETY: both descriptors are open for the whole call; no options are passed.
     let failed = unsafe {
         libbpf_rs::libbpf_sys::bpf_link_update(
@@ -488,7 +491,7 @@ fn swap_into(
 /// Fills the map of callbacks. libbpf does so only while attaching, and can update only links that
 /// it attached itself. So it attaches while this process may open no file. The link fails for want
 /// of a descriptor, before TCP would refuse a taken name and log it.
-fn fill(ops: &mut MapMut<'_>, name: &str) -> Result<()> {
+fn fill_struct_ops(ops: &mut MapMut<'_>, name: &str) -> Result<()> {
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
     setrlimit(Resource::RLIMIT_NOFILE, 0, hard)?;
     let attached = ops.attach_struct_ops();
@@ -501,7 +504,7 @@ fn fill(ops: &mut MapMut<'_>, name: &str) -> Result<()> {
 }
 
 fn pin_maps(object: &mut Object, directory: &Path) -> Result<()> {
-    pins::make(directory, false)?;
+    pins::create_directory(directory, false)?;
     let mark = directory.join(WANTED);
     symlink("nothing", &mark).with_context(|| format!("making {}", mark.display()))?;
     for mut map in object.maps_mut() {
@@ -527,17 +530,17 @@ fn map_of(link: &Link) -> Result<Option<u32>> {
 }
 
 /// Names that are loaded or draining, in order.
-fn names(directory: &Path) -> Result<Vec<String>> {
-    let mut names = entries(directory)?;
+fn control_names(directory: &Path) -> Result<Vec<String>> {
+    let mut names = directory_entries(directory)?;
     names.retain(|name| !name.ends_with(NEW));
     names.sort();
     Ok(names)
 }
 
 /// Removes the pins of a version, its mark first.
-fn clear(own: &Path) -> Result<()> {
+fn remove_version_pins(own: &Path) -> Result<()> {
     remove_file(&own.join(WANTED))?;
-    pins::clear(own, LINK)
+    pins::remove_directory(own, LINK)
 }
 
 #[cfg(test)]
@@ -556,14 +559,14 @@ mod tests {
 
     #[test]
     fn sockets_are_counted_in_words() {
-        let used = |flows, listeners| Use {
+        let used = |flows, listeners| Usage {
             flows,
             listeners,
             default_in: 0,
         };
-        assert_eq!(sockets(used(1, 0)), "1 connection");
-        assert_eq!(sockets(used(2, 1)), "2 connections and 1 listener");
-        assert_eq!(sockets(used(0, 3)), "3 listeners");
+        assert_eq!(describe_sockets(used(1, 0)), "1 connection");
+        assert_eq!(describe_sockets(used(2, 1)), "2 connections and 1 listener");
+        assert_eq!(describe_sockets(used(0, 3)), "3 listeners");
     }
 
     #[test]

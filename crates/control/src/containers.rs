@@ -18,7 +18,7 @@ use crate::{privileges, system};
 
 /// Where runtimes keep state: a directory for each container.
 const STATES: [&str; 2] = ["run/runc", "run/crun"];
-/// The same, with one more level: a directory for each namespace of containerd or docker.
+/// State directories of containerd and docker, with a directory for each namespace in between.
 const NESTED_STATES: [&str; 2] = ["run/containerd/runc", "run/docker/runtime-runc"];
 /// Docker's directories of containers.
 const DOCKER: &str = "var/lib/docker/containers";
@@ -56,13 +56,13 @@ pub struct Container {
     /// Directory of its cgroup in the v2 hierarchy; `None` if it has none of its own, as with
     /// podman's `--cgroups=disabled`.
     pub cgroup: Option<PathBuf>,
-    /// Its first process.
+    /// First process of the container.
     pub(crate) pid: u32,
 }
 
 /// The part of runc's `state.json` that is used here.
 #[derive(Deserialize)]
-struct Runc {
+struct RuncState {
     init_process_pid: u32,
     init_process_start: u64,
     #[serde(default)]
@@ -79,7 +79,7 @@ struct RuncConfig {
 
 /// The part of crun's `status` that is used here.
 #[derive(Deserialize)]
-struct Crun {
+struct CrunStatus {
     pid: u32,
     #[serde(rename = "process-start-time")]
     start: u64,
@@ -89,22 +89,22 @@ struct Crun {
 }
 
 /// The running containers of this machine, by id. State that cannot be read is left out.
-pub fn running() -> Vec<Container> {
+pub fn running_containers() -> Vec<Container> {
     let Ok(mount) = system::cgroup2_mount() else {
         return Vec::new();
     };
     running_below(Path::new("/"), &mount)
 }
 
-/// As [`running`], with the runtimes' files below another root.
+/// As [`running_containers`], with the runtimes' files below another root.
 fn running_below(root: &Path, cgroups: &Path) -> Vec<Container> {
     let nested = NESTED_STATES
         .iter()
-        .flat_map(|path| entries(&root.join(path)));
+        .flat_map(|path| directory_entries(&root.join(path)));
     let places = STATES.iter().map(|path| root.join(path)).chain(nested);
     let mut found: Vec<Container> = places
-        .flat_map(|place| entries(&place))
-        .filter_map(|directory| container(root, cgroups, &directory))
+        .flat_map(|place| directory_entries(&place))
+        .filter_map(|directory| read_container(root, cgroups, &directory))
         .collect();
     found.sort_by(|a, b| a.id.cmp(&b.id));
     found
@@ -119,8 +119,8 @@ impl Container {
         }
     }
 
-    /// Its pod, else its name.
-    pub fn title(&self) -> &str {
+    /// Name of the pod, else of the container.
+    pub fn display_name(&self) -> &str {
         self.pod.as_deref().unwrap_or(&self.name)
     }
 
@@ -128,21 +128,21 @@ impl Container {
     /// (CAP_SYS_PTRACE).
     pub fn network_namespace(&self) -> Option<u64> {
         let path = format!("/proc/{}/ns/net", self.pid);
-        privileges::raised(|| fs::metadata(path).ok()).map(|file| file.ino())
+        privileges::with_raised(|| fs::metadata(path).ok()).map(|file| file.ino())
     }
 }
 
-fn entries(directory: &Path) -> Vec<PathBuf> {
+fn directory_entries(directory: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(directory).into_iter().flatten();
     entries.flatten().map(|entry| entry.path()).collect()
 }
 
 /// The container of a directory of state; `None` if it does not run.
-fn container(root: &Path, cgroups: &Path, directory: &Path) -> Option<Container> {
+fn read_container(root: &Path, cgroups: &Path, directory: &Path) -> Option<Container> {
     let id = directory.file_name()?.to_str()?.to_owned();
-    let (pid, start, cgroup, mut labels) =
-        runc(cgroups, directory).or_else(|| crun(root, cgroups, directory))?;
-    if started(pid)? != start || !cgroup.starts_with(cgroups) {
+    let (pid, start, cgroup, mut labels) = read_runc_state(cgroups, directory)
+        .or_else(|| read_crun_state(root, cgroups, directory))?;
+    if start_ticks(pid)? != start || !cgroup.starts_with(cgroups) {
         return None;
     }
     if let Some(text) = labels.get(CRIO_LABELS)
@@ -150,7 +150,7 @@ fn container(root: &Path, cgroups: &Path, directory: &Path) -> Option<Container>
     {
         labels.extend(more);
     }
-    let docker = docker(root, &id);
+    let docker = read_docker_labels(root, &id);
     let label = |key: &&str| labels.get(*key).cloned();
     let name = docker.as_ref().and_then(|docker| docker.0.clone());
     let name = name
@@ -173,8 +173,8 @@ fn container(root: &Path, cgroups: &Path, directory: &Path) -> Option<Container>
 
 type State = (u32, u64, PathBuf, BTreeMap<String, String>);
 
-fn runc(cgroups: &Path, directory: &Path) -> Option<State> {
-    let state: Runc = json(&directory.join("state.json"))?;
+fn read_runc_state(cgroups: &Path, directory: &Path) -> Option<State> {
+    let state: RuncState = read_json(&directory.join("state.json"))?;
     let labels = state.config.labels.iter();
     let labels = labels.filter_map(|label| label.split_once('='));
     // With both versions of cgroups, each controller has a path, and version 2 has no name.
@@ -189,11 +189,12 @@ fn runc(cgroups: &Path, directory: &Path) -> Option<State> {
     ))
 }
 
-fn crun(root: &Path, cgroups: &Path, directory: &Path) -> Option<State> {
-    let status: Crun = json(&directory.join("status"))?;
+fn read_crun_state(root: &Path, cgroups: &Path, directory: &Path) -> Option<State> {
+    let status: CrunStatus = read_json(&directory.join("status"))?;
     let below = |path: &Path| path.strip_prefix("/").unwrap_or(path).to_owned();
     let bundle = root.join(below(&status.bundle)).join("config.json");
-    let annotations = json::<Value>(&bundle).map(|config| texts(&config["annotations"]));
+    let annotations =
+        read_json::<Value>(&bundle).map(|config| text_entries(&config["annotations"]));
     Some((
         status.pid,
         status.start,
@@ -203,16 +204,16 @@ fn crun(root: &Path, cgroups: &Path, directory: &Path) -> Option<State> {
 }
 
 /// Name and labels that docker keeps.
-fn docker(root: &Path, id: &str) -> Option<(Option<String>, BTreeMap<String, String>)> {
+fn read_docker_labels(root: &Path, id: &str) -> Option<(Option<String>, BTreeMap<String, String>)> {
     let file = root.join(DOCKER).join(id).join("config.v2.json");
-    let config = json::<Value>(&file)?;
+    let config = read_json::<Value>(&file)?;
     let name = config["Name"].as_str();
     let name = name.map(|name| name.trim_start_matches('/').to_owned());
-    Some((name, texts(&config["Config"]["Labels"])))
+    Some((name, text_entries(&config["Config"]["Labels"])))
 }
 
 /// The entries of a JSON object that are texts.
-fn texts(object: &Value) -> BTreeMap<String, String> {
+fn text_entries(object: &Value) -> BTreeMap<String, String> {
     let entries = object.as_object().into_iter().flatten();
     entries
         .filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned())))
@@ -237,14 +238,14 @@ fn named_by_monitor(pid: u32, id: &str) -> Option<String> {
 
 /// When a process started, in ticks of the kernel since boot (proc_pid_stat(5), field 22): its
 /// number may be another's by now.
-fn started(pid: u32) -> Option<u64> {
+fn start_ticks(pid: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The name before it may contain anything.
     let (_, rest) = stat.rsplit_once(')')?;
     rest.split_whitespace().nth(19)?.parse().ok()
 }
 
-fn json<T: serde::de::DeserializeOwned>(path: &Path) -> Option<T> {
+fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> Option<T> {
     let mut text = Vec::new();
     // A bundle may be in a user's directory: neither a FIFO nor a link to a device there may hold
     // the agent up or do something to the machine.

@@ -30,7 +30,7 @@ impl Host {
         let state = json!({
             "id": id,
             "init_process_pid": std::process::id(),
-            "init_process_start": started(std::process::id()).unwrap(),
+            "init_process_start": start_ticks(std::process::id()).unwrap(),
             "cgroup_paths": {"": self.cgroups.join(id), "cpu": format!("/elsewhere/{id}")},
             "config": {"labels": labels},
         });
@@ -41,7 +41,7 @@ impl Host {
     fn crun(&self, id: &str, cgroup: &str) {
         let status = json!({
             "pid": std::process::id(),
-            "process-start-time": started(std::process::id()).unwrap(),
+            "process-start-time": start_ticks(std::process::id()).unwrap(),
             "cgroup-path": cgroup,
             "bundle": format!("/bundles/{id}"),
         });
@@ -74,7 +74,10 @@ fn containerd_names_container_and_pod_in_annotations() {
     let [web] = &found[..] else {
         panic!("{found:?}")
     };
-    assert_eq!((web.name.as_str(), web.title()), ("web", "shop/web-0"));
+    assert_eq!(
+        (web.name.as_str(), web.display_name()),
+        ("web", "shop/web-0")
+    );
     assert_eq!(web.cgroup, Some("/sys/fs/cgroup/0123".into()));
     for (selector, is_meant) in [
         ("web", true),
@@ -100,7 +103,7 @@ fn docker_names_containers_in_its_own_files() {
         &json!({"Name": "/web", "Config": {"Labels": {"app": "shop", "number": 1}}}),
     );
     let found = host.found();
-    assert_eq!((found.len(), found[0].title()), (1, "web"));
+    assert_eq!((found.len(), found[0].display_name()), (1, "web"));
     assert!(means(&found[0], "app=shop") && !means(&found[0], "number=1"));
 }
 
@@ -119,7 +122,7 @@ fn cri_o_on_crun_has_labels_in_an_annotation() {
         &json!({"annotations": {(CRIO_LABELS): labels.to_string()}}),
     );
     let found = host.found();
-    assert_eq!((found.len(), found[0].title()), (1, "shop/web-0"));
+    assert_eq!((found.len(), found[0].display_name()), (1, "shop/web-0"));
     assert_eq!(found[0].cgroup, Some("/sys/fs/cgroup/kubepods/0123".into()));
     assert!(means(&found[0], "web") && means(&found[0], "app=web"));
 }
@@ -160,7 +163,7 @@ fn what_has_ended_or_makes_no_sense_is_left_out() {
     host.runc("run/runc/outside", &[]);
     let change = |id: &str, key: &str, value: Value| {
         let path = host.root.path().join(format!("run/runc/{id}/state.json"));
-        let mut state: Value = json(&path).unwrap();
+        let mut state: Value = read_json(&path).unwrap();
         state[key] = value;
         fs::write(path, state.to_string()).unwrap();
     };

@@ -22,7 +22,7 @@ const MESSAGE: usize = 72;
 /// The kernel's description of a socket.
 #[derive(Debug)]
 pub struct Socket<'a> {
-    /// Whether it is a listener.
+    /// Whether the socket is a listener.
     pub is_listener: bool,
     /// The congestion control.
     pub congestion_control: Option<&'a str>,
@@ -32,17 +32,17 @@ pub struct Socket<'a> {
 ///
 /// # Errors
 /// [`anyhow::Error`] if the kernel does not tell.
-pub fn each(each: &mut dyn FnMut(&Socket<'_>)) -> Result<()> {
-    let diag = open().context(
+pub fn for_each_socket(each: &mut dyn FnMut(&Socket<'_>)) -> Result<()> {
+    let diag = open_netlink().context(
         "the kernel does not tell which sockets there are (CONFIG_INET_DIAG, CONFIG_INET_TCP_DIAG)",
     )?;
     for family in [libc::AF_INET, libc::AF_INET6] {
-        dump(&diag, family as u8, each)?;
+        dump_family(&diag, family as u8, each)?;
     }
     Ok(())
 }
 
-fn open() -> Result<OwnedFd> {
+fn open_netlink() -> Result<OwnedFd> {
     let diag = socket(
         AddressFamily::Netlink,
         SockType::Datagram,
@@ -53,7 +53,7 @@ fn open() -> Result<OwnedFd> {
     Ok(diag)
 }
 
-fn dump(diag: &OwnedFd, family: u8, each: &mut dyn FnMut(&Socket<'_>)) -> Result<()> {
+fn dump_family(diag: &OwnedFd, family: u8, each: &mut dyn FnMut(&Socket<'_>)) -> Result<()> {
     let mut request = Vec::with_capacity(HEADER + REQUEST);
     let flags = (libc::NLM_F_REQUEST | libc::NLM_F_DUMP) as u16;
     request.extend(((HEADER + REQUEST) as u32).to_ne_bytes());
@@ -72,16 +72,16 @@ fn dump(diag: &OwnedFd, family: u8, each: &mut dyn FnMut(&Socket<'_>)) -> Result
             Err(nix::errno::Errno::EINTR) => continue,
             received => received.context("reading the list of sockets")?,
         };
-        if !messages(&buffer[..length], each)? {
+        if !read_messages(&buffer[..length], each)? {
             return Ok(());
         }
     }
 }
 
 /// Reads messages; false after the last one.
-fn messages(mut rest: &[u8], each: &mut dyn FnMut(&Socket<'_>)) -> Result<bool> {
+fn read_messages(mut rest: &[u8], each: &mut dyn FnMut(&Socket<'_>)) -> Result<bool> {
     while rest.len() >= HEADER {
-        let length = number(rest, 0) as usize;
+        let length = read_u32(rest, 0) as usize;
         let kind = u16::from_ne_bytes([rest[4], rest[5]]);
         if length < HEADER || length > rest.len() {
             bail!("the kernel's list of sockets is cut short");
@@ -90,27 +90,27 @@ fn messages(mut rest: &[u8], each: &mut dyn FnMut(&Socket<'_>)) -> Result<bool> 
         match i32::from(kind) {
             libc::NLMSG_DONE => return Ok(false),
             libc::NLMSG_ERROR if body.len() >= 4 => {
-                let error = std::io::Error::from_raw_os_error(-(number(body, 0) as i32));
+                let error = std::io::Error::from_raw_os_error(-(read_u32(body, 0) as i32));
                 return Err(error).context(
                     "the kernel does not tell which TCP sockets there are (CONFIG_INET_TCP_DIAG)",
                 );
             }
             _ if kind == SOCK_DIAG_BY_FAMILY && body.len() >= MESSAGE => {
-                let name = attribute(&body[MESSAGE..], INET_DIAG_CONG);
+                let name = find_attribute(&body[MESSAGE..], INET_DIAG_CONG);
                 each(&Socket {
                     is_listener: body[1] == TCP_LISTEN,
-                    congestion_control: name.and_then(text),
+                    congestion_control: name.and_then(c_text),
                 });
             }
             _ => {}
         }
-        rest = rest.get(align(length)..).unwrap_or_default();
+        rest = rest.get(align_to_word(length)..).unwrap_or_default();
     }
     Ok(true)
 }
 
 /// The value of an attribute.
-fn attribute(mut rest: &[u8], wanted: u16) -> Option<&[u8]> {
+fn find_attribute(mut rest: &[u8], wanted: u16) -> Option<&[u8]> {
     while rest.len() >= 4 {
         let length = usize::from(u16::from_ne_bytes([rest[0], rest[1]]));
         let kind = u16::from_ne_bytes([rest[2], rest[3]]);
@@ -120,22 +120,22 @@ fn attribute(mut rest: &[u8], wanted: u16) -> Option<&[u8]> {
         if kind == wanted {
             return Some(&rest[4..length]);
         }
-        rest = rest.get(align(length)..).unwrap_or_default();
+        rest = rest.get(align_to_word(length)..).unwrap_or_default();
     }
     None
 }
 
 /// A text up to its 0.
-fn text(bytes: &[u8]) -> Option<&str> {
+fn c_text(bytes: &[u8]) -> Option<&str> {
     let end = bytes.iter().position(|&byte| byte == 0);
     std::str::from_utf8(&bytes[..end.unwrap_or(bytes.len())]).ok()
 }
 
-fn align(length: usize) -> usize {
+fn align_to_word(length: usize) -> usize {
     length.next_multiple_of(4)
 }
 
-fn number(bytes: &[u8], at: usize) -> u32 {
+fn read_u32(bytes: &[u8], at: usize) -> u32 {
     let mut word = [0; 4];
     word.copy_from_slice(&bytes[at..at + 4]);
     u32::from_ne_bytes(word)
@@ -159,7 +159,7 @@ mod tests {
         bytes.extend((4 + name.len() as u16).to_ne_bytes());
         bytes.extend(INET_DIAG_CONG.to_ne_bytes());
         bytes.extend(name);
-        bytes.resize(align(bytes.len()), 0);
+        bytes.resize(align_to_word(bytes.len()), 0);
         bytes
     }
 
@@ -168,14 +168,14 @@ mod tests {
         let mut bytes = message(1, b"htcp\0");
         bytes.extend(message(TCP_LISTEN, b"bbr\0"));
         let mut found = Vec::new();
-        let more = messages(&bytes, &mut |socket| {
+        let more = read_messages(&bytes, &mut |socket| {
             let name = socket.congestion_control.unwrap().to_owned();
             found.push((socket.is_listener, name));
         });
         assert!(more.unwrap());
         assert_eq!(found, [(false, "htcp".into()), (true, "bbr".into())]);
         bytes.truncate(HEADER + 10);
-        assert!(messages(&bytes, &mut |_| {}).is_err());
+        assert!(read_messages(&bytes, &mut |_| {}).is_err());
     }
 
     #[test]
@@ -183,6 +183,6 @@ mod tests {
         let mut bytes = 20u32.to_ne_bytes().to_vec();
         bytes.extend((libc::NLMSG_DONE as u16).to_ne_bytes());
         bytes.resize(20, 0);
-        assert!(!messages(&bytes, &mut |_| {}).unwrap());
+        assert!(!read_messages(&bytes, &mut |_| {}).unwrap());
     }
 }

@@ -19,11 +19,11 @@ pub const DIRECTORY: &str = "limits";
 ///
 /// # Errors
 /// System errors.
-pub fn remove(pin: &Path) -> Result<Vec<String>> {
+pub fn remove_limits(pin: &Path) -> Result<Vec<String>> {
     let directory = pin.join(DIRECTORY);
     let mut removed = Vec::new();
-    for id in pins::numbers::<u64>(&directory)? {
-        pins::clear(&directory.join(id.to_string()), "link_")?;
+    for id in pins::numbered_entries::<u64>(&directory)? {
+        pins::remove_directory(&directory.join(id.to_string()), "link_")?;
         removed.push(format!("{DIRECTORY}/{id}"));
     }
     for shared in ["line_link", "line", "pacing", "dropped"] {

@@ -29,25 +29,25 @@ const DEPTH: usize = 2;
 /// Where the kernel says whether it measures programs.
 const STATISTICS: &str = "/proc/sys/kernel/bpf_stats_enabled";
 
-/// What is pinned in an agent's directory.
+/// Objects that are pinned in an agent's directory.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Inventory {
     /// Whether the kernel measures programs (sysctl kernel.bpf_stats_enabled).
     pub statistics: bool,
     /// Programs that are attached or registered, by name and id.
-    pub programs: Vec<Running>,
+    pub programs: Vec<RunningProgram>,
     /// The policy in force; none if there is none.
     pub policy: Option<Report>,
     /// Congestion controls, by name.
     pub cc: Vec<Control>,
-    /// What could not be read, and why.
+    /// Objects that could not be read, and why.
     pub unreadable: Vec<String>,
 }
 
 /// A program in the kernel.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Running {
-    /// Its name.
+pub struct RunningProgram {
+    /// Name of the program.
     pub name: String,
     /// The kernel's number of it.
     pub id: u32,
@@ -62,12 +62,16 @@ impl Inventory {
     pub fn read(pin: &Path, history: &History) -> Self {
         let statistics = are_measured();
         let mut unreadable = Vec::new();
-        let policy = Report::read(pin, history);
+        let policy = Report::read_counters(pin, history);
         Self {
             statistics,
-            programs: programs(pin, statistics, &mut unreadable),
+            programs: running_programs(pin, statistics, &mut unreadable),
             policy: or_note("policy", policy, &mut unreadable),
-            cc: or_note("congestion controls", cc::look(pin), &mut unreadable),
+            cc: or_note(
+                "congestion controls",
+                cc::scan_controls(pin),
+                &mut unreadable,
+            ),
             unreadable,
         }
     }
@@ -87,14 +91,18 @@ pub fn are_measured() -> bool {
 }
 
 /// The programs of all attached links and of registered congestion controls.
-pub fn programs(pin: &Path, measured: bool, unreadable: &mut Vec<String>) -> Vec<Running> {
+pub fn running_programs(
+    pin: &Path,
+    measured: bool,
+    unreadable: &mut Vec<String>,
+) -> Vec<RunningProgram> {
     let mut ids = BTreeSet::new();
     let mut congestion = BTreeSet::new();
-    for path in files(pin, DEPTH) {
+    for path in files_below(pin, DEPTH) {
         match path.file_name().and_then(|name| name.to_str()) {
             Some(cc::OPS) => congestion.extend(words_of(&path)),
             Some(name) if name.contains("link") || name.starts_with("cgroup_") => {
-                // It may have been removed meanwhile.
+                // The program may have been removed meanwhile.
                 let link = Link::open(&path).ok();
                 let link =
                     link.filter(|link| links::attached_to(link).is_ok_and(|to| to != Some(0)));
@@ -104,16 +112,16 @@ pub fn programs(pin: &Path, measured: bool, unreadable: &mut Vec<String>) -> Vec
         }
     }
     let mut programs = Vec::new();
-    privileges::raised(|| {
+    privileges::with_raised(|| {
         for id in ids.into_iter().filter(|id| *id != 0) {
-            match look(id, measured) {
+            match query_program(id, measured) {
                 Ok(found) => programs.extend(found.map(|(program, _)| program)),
                 Err(error) => unreadable.push(format!("program {id}: {error:#}")),
             }
         }
         for id in congestion {
             // Other numbers of the table are not programs, or not such.
-            if let Ok(Some((program, ProgramType::StructOps))) = look(id, measured) {
+            if let Ok(Some((program, ProgramType::StructOps))) = query_program(id, measured) {
                 programs.push(program);
             }
         }
@@ -123,12 +131,12 @@ pub fn programs(pin: &Path, measured: bool, unreadable: &mut Vec<String>) -> Vec
 }
 
 /// Files below a directory.
-fn files(directory: &Path, depth: usize) -> Vec<PathBuf> {
+fn files_below(directory: &Path, depth: usize) -> Vec<PathBuf> {
     let mut found = Vec::new();
-    for entry in pins::entries(directory).unwrap_or_default() {
+    for entry in pins::directory_entries(directory).unwrap_or_default() {
         let path = directory.join(entry);
         match fs::symlink_metadata(&path) {
-            Ok(about) if about.is_dir() && depth > 0 => found.extend(files(&path, depth - 1)),
+            Ok(about) if about.is_dir() && depth > 0 => found.extend(files_below(&path, depth - 1)),
             Ok(about) if about.is_file() => found.push(path),
             _ => {}
         }
@@ -150,7 +158,7 @@ fn words_of(path: &Path) -> Vec<u32> {
 }
 
 /// A program by its number, and its type; none if there is none.
-fn look(id: u32, measured: bool) -> Result<Option<(Running, ProgramType)>> {
+fn query_program(id: u32, measured: bool) -> Result<Option<(RunningProgram, ProgramType)>> {
     let program = match Program::fd_from_id(id) {
         Err(error) if error.kind() == libbpf_rs::ErrorKind::NotFound => return Ok(None),
         program => program.context("opening it (CAP_SYS_ADMIN)")?,
@@ -167,7 +175,7 @@ fn look(id: u32, measured: bool) -> Result<Option<(Running, ProgramType)>> {
     let name: Vec<u8> = info.name.iter().map(|&byte| byte as u8).collect();
     let end = name.iter().position(|&byte| byte == 0);
     let name = String::from_utf8_lossy(&name[..end.unwrap_or(name.len())]).into_owned();
-    let running = Running {
+    let running = RunningProgram {
         name: whole_name(name),
         id,
         runs: measured.then_some(info.run_cnt),

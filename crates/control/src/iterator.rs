@@ -7,9 +7,9 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use anyhow::{Context, Result};
 
 /// A visit to the sockets of one network namespace. Until it is dropped it keeps the namespace.
-pub struct Visit(File);
+pub struct SocketVisit(File);
 
-impl Visit {
+impl SocketVisit {
     /// Begins one, by a link of the program, to the thread's present namespace.
     ///
     /// # Errors
@@ -29,7 +29,7 @@ impl Visit {
     /// # Errors
     /// The kernel's.
     pub fn go_on(&mut self) -> Result<bool> {
-        Ok(self.read(&mut [0])? != 0)
+        Ok(self.read_output(&mut [0])? != 0)
     }
 
     /// Goes on from any namespace until the program has written something; returns its bytes, 0 at the
@@ -37,7 +37,7 @@ impl Visit {
     ///
     /// # Errors
     /// The kernel's.
-    pub fn read(&mut self, buffer: &mut [u8]) -> Result<usize> {
+    pub fn read_output(&mut self, buffer: &mut [u8]) -> Result<usize> {
         loop {
             match self.0.read(buffer) {
                 Ok(read) => return Ok(read),

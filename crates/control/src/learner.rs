@@ -46,7 +46,7 @@ pub fn arm_names(pin: &Path) -> Result<Vec<String>> {
         .with_context(|| format!("opening pinned map {}", path.display()))?;
     let bytes = map.lookup(&0u32.to_ne_bytes(), MapFlags::ANY)?;
     let table = bytes
-        .and_then(|bytes| earlier::arms(&bytes))
+        .and_then(|bytes| earlier::convert_arms(&bytes))
         .context("the arm table has an unexpected size")?;
     Ok(table.arms.iter().map(|arm| arm_name(&arm.name)).collect())
 }
@@ -55,15 +55,15 @@ pub fn arm_names(pin: &Path) -> Result<Vec<String>> {
 ///
 /// # Errors
 /// Missing privileges to put it behind a policy.
-pub fn learners(pin: &Path, cgroup: &File) -> Result<Option<(Link, OwnedFd)>> {
-    let Some(link) = links::open(&pin.join(MAIN_LINK))? else {
+pub fn attached_learner(pin: &Path, cgroup: &File) -> Result<Option<(Link, OwnedFd)>> {
+    let Some(link) = links::open_link(&pin.join(MAIN_LINK))? else {
         return Ok(None);
     };
     if links::attached_to(&link)? != Some(links::cgroup_id(cgroup)?) {
         return Ok(None);
     }
     let number = link.info()?.prog_id;
-    let program = privileges::raised(|| libbpf_rs::Program::fd_from_id(number))
+    let program = privileges::with_raised(|| libbpf_rs::Program::fd_from_id(number))
         .context("opening the learner's program (CAP_SYS_ADMIN)")?;
     Ok(Some((link, program)))
 }
@@ -72,15 +72,15 @@ pub fn learners(pin: &Path, cgroup: &File) -> Result<Option<(Link, OwnedFd)>> {
 /// programs run in the order of attachment. Between the two steps it runs twice; a connection
 /// established then counts twice.
 pub fn learn_after_policy(pin: &Path, cgroup: &File) -> Result<()> {
-    let Some((old, program)) = learners(pin, cgroup)? else {
+    let Some((old, program)) = attached_learner(pin, cgroup)? else {
         return Ok(());
     };
     let path = pin.join(MAIN_LINK);
-    let new = links::create(program.as_fd(), cgroup, BPF_CGROUP_SOCK_OPS)
+    let new = links::create_link(program.as_fd(), cgroup, BPF_CGROUP_SOCK_OPS)
         .context("attaching the learner anew")?;
-    let beside = links::beside(&path);
+    let beside = links::replacement_path(&path);
     remove_file(&beside)?;
-    links::pin(new.as_fd(), &beside)?;
+    links::pin_object(new.as_fd(), &beside)?;
     fail_point!("policy::beside");
     fs::rename(&beside, &path).with_context(|| format!("replacing {}", path.display()))?;
     fail_point!("policy::behind");

@@ -59,7 +59,7 @@ impl Learner {
     pub fn note_pins(&mut self, pin: &Path) {
         self.maps.extend(own_maps(pin));
         for (_, file, _) in LINKS {
-            let Ok(Some(link)) = links::open(&pin.join(file)) else {
+            let Ok(Some(link)) = links::open_link(&pin.join(file)) else {
                 continue;
             };
             self.cgroups
@@ -82,10 +82,10 @@ impl Learner {
     /// still there.
     pub fn remove_rest(&self) -> Vec<String> {
         let mut left = Vec::new();
-        let names = privileges::raised(program_names);
+        let names = privileges::with_raised(program_names);
         let pinned = pinned_links();
         let is_unclaimed = unclaimed_beside(&self.maps);
-        let links: Vec<LinkInfo> = privileges::raised(|| LinkInfoIter::default().collect());
+        let links: Vec<LinkInfo> = privileges::with_raised(|| LinkInfoIter::default().collect());
         for link in &links {
             let LinkTypeInfo::Cgroup(about) = &link.info else {
                 continue;
@@ -114,7 +114,7 @@ impl Learner {
         }
         left.extend(loaded.iter().map(|id| {
             let name = names.get(id).map_or("a program", String::as_str);
-            match holder(*id) {
+            match find_holder(*id) {
                 Some(pid) => format!("{name} (program {id}), which process {pid} holds"),
                 None => format!("{name} (program {id})"),
             }
@@ -130,12 +130,12 @@ fn is_own_name(name: &str) -> bool {
 
 fn program_names() -> BTreeMap<u32, String> {
     let named = |program: ProgramInfo| (program.id, program.name.to_string_lossy().into_owned());
-    privileges::raised(|| ProgInfoIter::default().map(named).collect())
+    privileges::with_raised(|| ProgInfoIter::default().map(named).collect())
 }
 
 /// Whether a program is in the kernel. One that may not be looked at counts as gone.
 fn is_loaded(id: u32) -> bool {
-    privileges::raised(|| Program::fd_from_id(id)).is_ok()
+    privileges::with_raised(|| Program::fd_from_id(id)).is_ok()
 }
 
 /// Programs of the descriptors in a process's `fdinfo`.
@@ -151,7 +151,7 @@ fn held_programs(directory: &Path) -> BTreeSet<u32> {
 }
 
 /// A process that holds a program.
-fn holder(program: u32) -> Option<u32> {
+fn find_holder(program: u32) -> Option<u32> {
     let processes = fs::read_dir("/proc").ok()?.flatten();
     let mut pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     let own = std::process::id();
@@ -165,18 +165,18 @@ fn holder(program: u32) -> Option<u32> {
 fn pinned_links() -> BTreeMap<u32, PathBuf> {
     let mut found = BTreeMap::new();
     for mount in system::bpffs_mounts() {
-        search(&mount, DEPTH, &mut found);
+        find_pinned_links(&mount, DEPTH, &mut found);
     }
     found
 }
 
-fn search(directory: &Path, depth: usize, found: &mut BTreeMap<u32, PathBuf>) {
+fn find_pinned_links(directory: &Path, depth: usize, found: &mut BTreeMap<u32, PathBuf>) {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     for entry in entries {
         let path = entry.path();
         let is_link = LINKS.iter().any(|(_, file, _)| entry.file_name() == *file);
         match entry.file_type() {
-            Ok(kind) if kind.is_dir() && depth > 0 => search(&path, depth - 1, found),
+            Ok(kind) if kind.is_dir() && depth > 0 => find_pinned_links(&path, depth - 1, found),
             Ok(kind) if kind.is_file() && is_link => {
                 // An object of others may have a program of that name.
                 let link = Link::open(&path).and_then(|link| link.info()).ok();
@@ -278,7 +278,7 @@ fn needs_no_agent(pin: &Path) -> bool {
     let program = program.ok().and_then(|info| name_of(info.prog_id));
     let has = |kind: &str, file: &str| {
         let directory = pin.join(kind);
-        let names = pins::entries(&directory).unwrap_or_default();
+        let names = pins::directory_entries(&directory).unwrap_or_default();
         let mut files = names.iter().map(|name| directory.join(name).join(file));
         files.any(|file| file.symlink_metadata().is_ok())
     };
@@ -295,7 +295,7 @@ fn needs_no_agent(pin: &Path) -> bool {
 /// Links that cannot be detached.
 pub fn detach_policies(pin: &Path, cgroup: &Path) -> Result<usize> {
     let cgroup = links::open_cgroup(cgroup).and_then(|cgroup| links::cgroup_id(&cgroup));
-    // Nothing is attached to a cgroup that is gone.
+    // A cgroup that is gone has nothing attached.
     let Ok(cgroup) = cgroup else {
         return Ok(0);
     };
@@ -312,7 +312,7 @@ pub fn detach_policies(pin: &Path, cgroup: &Path) -> Result<usize> {
         detach_link(*link).with_context(|| format!("a policy without a pin (link {link})"))
     });
     if let Some(lock) = lock {
-        lock.finish(pin);
+        lock.remove_if_empty(pin);
     }
     detached.map(|()| lost.len())
 }
@@ -323,12 +323,12 @@ fn lost_policies(pin: &Path, cgroup: u64) -> Vec<u32> {
     let mut directories = pin_directories();
     directories.insert(pin.to_owned());
     let pinned = |directory: &PathBuf| {
-        let link = links::open(&directory.join(policy::DIRECTORY).join("link")).ok()??;
+        let link = links::open_link(&directory.join(policy::DIRECTORY).join("link")).ok()??;
         Some(link.info().ok()?.id)
     };
     let pinned: BTreeSet<u32> = directories.iter().filter_map(pinned).collect();
-    let all: Vec<LinkInfo> = privileges::raised(|| LinkInfoIter::default().collect());
-    let names = privileges::raised(program_names);
+    let all: Vec<LinkInfo> = privileges::with_raised(|| LinkInfoIter::default().collect());
+    let names = privileges::with_raised(program_names);
     let is_named =
         |link: &LinkInfo, name: &str| names.get(&link.prog_id).is_some_and(|it| it == name);
     let own = own_maps(pin);
@@ -357,7 +357,7 @@ fn lost_policies(pin: &Path, cgroup: u64) -> Vec<u32> {
 /// # Errors
 /// One that cannot be detached.
 pub(crate) fn detach_found(is_wanted: impl Fn(&LinkInfo) -> bool) -> Result<usize> {
-    let all: Vec<LinkInfo> = privileges::raised(|| LinkInfoIter::default().collect());
+    let all: Vec<LinkInfo> = privileges::with_raised(|| LinkInfoIter::default().collect());
     let wanted: Vec<&LinkInfo> = all.iter().filter(|link| is_wanted(link)).collect();
     wanted.iter().try_for_each(|link| detach_link(link.id))?;
     Ok(wanted.len())
@@ -366,10 +366,10 @@ pub(crate) fn detach_found(is_wanted: impl Fn(&LinkInfo) -> bool) -> Result<usiz
 /// Detaches a link, whoever holds it.
 fn detach_link(id: u32) -> Result<()> {
     // SAFETY: a plain call with a number.
-    let fd = privileges::raised(|| unsafe { libbpf_sys::bpf_link_get_fd_by_id(id) });
+    let fd = privileges::with_raised(|| unsafe { libbpf_sys::bpf_link_get_fd_by_id(id) });
     if fd < 0 {
         return match io::Error::from_raw_os_error(-fd) {
-            // It has gone meanwhile.
+            // The object has gone meanwhile.
             error if error.kind() == io::ErrorKind::NotFound => Ok(()),
             error => Err(error).context("opening it (CAP_SYS_ADMIN)"),
         };
@@ -385,7 +385,7 @@ fn detach_link(id: u32) -> Result<()> {
 
 /// Something of Thalweg's in the kernel that is not the agent's.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct Other {
+pub struct OtherPin {
     /// The kind, and its name where there may be several.
     pub what: String,
     /// The command that removes it.
@@ -393,13 +393,13 @@ pub struct Other {
 }
 
 /// Lists pins beside the agent's own: policies, congestion controls, sockops objects, other agents.
-pub fn others(pin: &Path) -> Vec<Other> {
+pub fn other_pins(pin: &Path) -> Vec<OtherPin> {
     let mut others = Vec::new();
     let directories: BTreeSet<PathBuf> = pinned_links().into_values().collect();
     let own = pin.canonicalize();
     for directory in directories {
         if own.as_ref().ok() != directory.canonicalize().ok().as_ref() {
-            others.push(Other {
+            others.push(OtherPin {
                 what: format!(
                     "the programs of another agent, whose `paths.pin` is {}",
                     directory.display()
@@ -412,13 +412,13 @@ pub fn others(pin: &Path) -> Vec<Other> {
         return others;
     }
     let policies = pin.join(policy::DIRECTORY);
-    let names = pins::entries(&policies).unwrap_or_default();
+    let names = pins::directory_entries(&policies).unwrap_or_default();
     if !names.is_empty() {
         let what = match names.iter().any(|name| name == "link") {
             true => "a policy",
             false => "what an interrupted command has left of a policy",
         };
-        others.push(Other {
+        others.push(OtherPin {
             what: what.to_owned(),
             command: "thalweg policy remove".to_owned(),
         });
@@ -431,9 +431,9 @@ pub fn others(pin: &Path) -> Vec<Other> {
             "thalweg sockops unload",
         ),
     ] {
-        let mut names = pins::entries(&pin.join(directory)).unwrap_or_default();
+        let mut names = pins::directory_entries(&pin.join(directory)).unwrap_or_default();
         names.sort();
-        others.extend(names.into_iter().map(|name| Other {
+        others.extend(names.into_iter().map(|name| OtherPin {
             what: format!("{what} {name}"),
             command: format!("{command} {name}"),
         }));
@@ -478,13 +478,13 @@ pub fn is_learners(path: &Path, maps: &BTreeSet<u32>) -> bool {
 
 /// Name of a program, by its number.
 pub(crate) fn name_of(program: u32) -> Option<String> {
-    let program = privileges::raised(|| Program::fd_from_id(program)).ok()?;
+    let program = privileges::with_raised(|| Program::fd_from_id(program)).ok()?;
     program_name(program.as_fd()).filter(|name| !name.is_empty())
 }
 
 /// Numbers of the maps that a program uses; `None`: it is gone, or may not be looked at.
 pub(crate) fn map_ids_of(program: u32) -> Option<Vec<u32>> {
-    let program = privileges::raised(|| Program::fd_from_id(program)).ok()?;
+    let program = privileges::with_raised(|| Program::fd_from_id(program)).ok()?;
     let mut ids = [0u32; MAPS_MAX];
     let mut info = libbpf_sys::bpf_prog_info {
         nr_map_ids: MAPS_MAX as u32,

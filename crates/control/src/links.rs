@@ -36,7 +36,7 @@ pub struct Attachment<'a> {
 
 /// A difference between an attachment and the kernel's state.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub enum LinkProblem {
     /// The cgroup does not run the program.
     Detached(String),
     /// The cgroup runs the program, and the pin does not keep it there.
@@ -44,7 +44,7 @@ pub enum Fault {
 }
 
 /// State of a link's pin.
-enum Pinned {
+enum PinState {
     Right,
     Gone,
     /// Another object has the path.
@@ -58,24 +58,24 @@ enum Pinned {
 }
 
 impl Attachment<'_> {
-    fn pinned(&self, cgroup: u64) -> Pinned {
+    fn pin_state(&self, cgroup: u64) -> PinState {
         if fs::symlink_metadata(self.pin).is_err() {
-            return Pinned::Gone;
+            return PinState::Gone;
         }
         let Ok(link) = Link::open(self.pin) else {
-            return Pinned::Foreign;
+            return PinState::Foreign;
         };
         let Ok(info) = link.info() else {
-            return Pinned::Foreign;
+            return PinState::Foreign;
         };
         match info.info {
-            LinkTypeInfo::Cgroup(on) if on.cgroup_id == 0 => Pinned::Detached,
-            LinkTypeInfo::Cgroup(on) if on.cgroup_id != cgroup => Pinned::Elsewhere,
+            LinkTypeInfo::Cgroup(on) if on.cgroup_id == 0 => PinState::Detached,
+            LinkTypeInfo::Cgroup(on) if on.cgroup_id != cgroup => PinState::Elsewhere,
             LinkTypeInfo::Cgroup(_) if info.prog_id != self.id => {
-                Pinned::Replaced(link, info.prog_id)
+                PinState::Replaced(link, info.prog_id)
             }
-            LinkTypeInfo::Cgroup(_) => Pinned::Right,
-            _ => Pinned::Foreign,
+            LinkTypeInfo::Cgroup(_) => PinState::Right,
+            _ => PinState::Foreign,
         }
     }
 
@@ -83,21 +83,23 @@ impl Attachment<'_> {
     ///
     /// # Errors
     /// The kernel's refusal to tell the programs of the cgroup.
-    pub fn fault(&self, cgroup: &File) -> Result<Option<Fault>> {
+    pub fn find_problem(&self, cgroup: &File) -> Result<Option<LinkProblem>> {
         let runs = programs_of(cgroup, self.hook, 0)?.contains(&self.id);
         let (name, pin) = (self.name, self.pin.display());
-        let why = match self.pinned(cgroup_id(cgroup)?) {
-            Pinned::Right if runs => return Ok(None),
-            Pinned::Right => "the cgroup does not run it".to_owned(),
-            Pinned::Gone => format!("its pin {pin} is gone"),
-            Pinned::Foreign => format!("its pin {pin} is something else"),
-            Pinned::Detached => "its link was detached, or its cgroup removed".to_owned(),
-            Pinned::Elsewhere => "its link is on another cgroup, of the same name once".to_owned(),
-            Pinned::Replaced(_, id) => format!("its link runs another program (number {id})"),
+        let why = match self.pin_state(cgroup_id(cgroup)?) {
+            PinState::Right if runs => return Ok(None),
+            PinState::Right => "the cgroup does not run it".to_owned(),
+            PinState::Gone => format!("its pin {pin} is gone"),
+            PinState::Foreign => format!("its pin {pin} is something else"),
+            PinState::Detached => "its link was detached, or its cgroup removed".to_owned(),
+            PinState::Elsewhere => {
+                "its link is on another cgroup, of the same name once".to_owned()
+            }
+            PinState::Replaced(_, id) => format!("its link runs another program (number {id})"),
         };
         Ok(Some(match runs {
-            true => Fault::Unpinned(format!("{name}: {why}")),
-            false => Fault::Detached(format!("{name} is not attached: {why}")),
+            true => LinkProblem::Unpinned(format!("{name}: {why}")),
+            false => LinkProblem::Detached(format!("{name} is not attached: {why}")),
         }))
     }
 
@@ -108,25 +110,25 @@ impl Attachment<'_> {
     /// Another object has the path of the pin; or the kernel refuses.
     pub fn put_back(&self, cgroup: &File) -> Result<()> {
         let id = cgroup_id(cgroup)?;
-        match self.pinned(id) {
-            Pinned::Right => return Ok(()),
-            Pinned::Foreign => bail!(
+        match self.pin_state(id) {
+            PinState::Right => return Ok(()),
+            PinState::Foreign => bail!(
                 "{} is no link of a program to a cgroup, and is left as it is: remove it",
                 self.pin.display()
             ),
-            Pinned::Replaced(link, _) => return update(link.as_fd(), self.program),
-            Pinned::Gone | Pinned::Detached | Pinned::Elsewhere => {}
+            PinState::Replaced(link, _) => return update_link(link.as_fd(), self.program),
+            PinState::Gone | PinState::Detached | PinState::Elsewhere => {}
         }
-        let link = match find(self.id, id) {
+        let link = match find_link(self.id, id) {
             Some(link) => link,
-            // It would run twice.
+            // The program would run twice.
             None if programs_of(cgroup, self.hook, 0)?.contains(&self.id) => {
                 bail!("the link of {} cannot be opened (CAP_SYS_ADMIN)", self.name)
             }
             None => {
                 // Without a pin it would run for a moment at each try.
-                remove_file(&beside(self.pin))?;
-                create(self.program, cgroup, self.hook)
+                remove_file(&replacement_path(self.pin))?;
+                create_link(self.program, cgroup, self.hook)
                     .with_context(|| format!("attaching {} to the cgroup", self.name))?
             }
         };
@@ -139,14 +141,14 @@ impl Attachment<'_> {
 /// # Errors
 /// The kernel's.
 pub fn pin_over(object: BorrowedFd<'_>, path: &Path) -> Result<()> {
-    let beside = beside(path);
+    let beside = replacement_path(path);
     remove_file(&beside)?;
-    pin(object, &beside)?;
+    pin_object(object, &beside)?;
     fs::rename(&beside, path).with_context(|| format!("replacing {}", path.display()))
 }
 
 /// Path where an object is pinned before it replaces another.
-pub fn beside(pin: &Path) -> PathBuf {
+pub fn replacement_path(pin: &Path) -> PathBuf {
     let mut name = pin.as_os_str().to_owned();
     name.push("_new");
     name.into()
@@ -158,11 +160,11 @@ pub fn beside(pin: &Path) -> PathBuf {
 /// # Errors
 /// The kernel's.
 pub fn programs_of(cgroup: &File, hook: bpf_attach_type, flags: u32) -> Result<Vec<u32>> {
-    Ok(query(cgroup, hook, flags)?.1)
+    Ok(query_programs(cgroup, hook, flags)?.1)
 }
 
 /// How the programs at a hook of a cgroup are attached (`BPF_F_ALLOW_*`), and their numbers.
-fn query(cgroup: &File, hook: bpf_attach_type, flags: u32) -> Result<(u32, Vec<u32>)> {
+fn query_programs(cgroup: &File, hook: bpf_attach_type, flags: u32) -> Result<(u32, Vec<u32>)> {
     let mut ids = [0u32; PROGRAMS_MAX];
     let (mut count, mut attached) = (ids.len() as u32, 0);
     // SAFETY: the descriptor is open, and `ids` has room for `count` numbers for the whole call.
@@ -188,7 +190,11 @@ fn query(cgroup: &File, hook: bpf_attach_type, flags: u32) -> Result<(u32, Vec<u
 ///
 /// # Errors
 /// The kernel's.
-pub fn create(program: BorrowedFd<'_>, cgroup: &File, hook: bpf_attach_type) -> Result<OwnedFd> {
+pub fn create_link(
+    program: BorrowedFd<'_>,
+    cgroup: &File,
+    hook: bpf_attach_type,
+) -> Result<OwnedFd> {
     // SAFETY: both descriptors are open for the whole call; no options are passed.
     let fd = unsafe {
         libbpf_sys::bpf_link_create(
@@ -231,7 +237,7 @@ fn owned_link(fd: i32) -> Result<OwnedFd> {
 ///
 /// # Errors
 /// The kernel's.
-pub fn update(link: BorrowedFd<'_>, program: BorrowedFd<'_>) -> Result<()> {
+pub fn update_link(link: BorrowedFd<'_>, program: BorrowedFd<'_>) -> Result<()> {
     // SAFETY: both descriptors are open for the whole call; no options are passed.
     let failed = unsafe {
         libbpf_sys::bpf_link_update(link.as_raw_fd(), program.as_raw_fd(), std::ptr::null())
@@ -245,13 +251,13 @@ pub fn update(link: BorrowedFd<'_>, program: BorrowedFd<'_>) -> Result<()> {
 
 /// A link of a program to a cgroup, pinned or not; `None` if there is none, or links may not be
 /// searched (CAP_SYS_ADMIN).
-fn find(program: u32, cgroup: u64) -> Option<OwnedFd> {
+fn find_link(program: u32, cgroup: u64) -> Option<OwnedFd> {
     // A program has one hook.
     let is_wanted = |link: &LinkInfo| {
         let is_on = matches!(&link.info, LinkTypeInfo::Cgroup(on) if on.cgroup_id == cgroup);
         is_on && link.prog_id == program
     };
-    privileges::raised(|| {
+    privileges::with_raised(|| {
         let link = LinkInfoIter::default().find(is_wanted)?;
         // SAFETY: a plain call with a number.
         let fd = unsafe { libbpf_sys::bpf_link_get_fd_by_id(link.id) };
@@ -301,7 +307,7 @@ pub fn cgroup_path(id: u64) -> Option<PathBuf> {
 ///
 /// # Errors
 /// A pin that cannot be opened.
-pub fn open(path: &Path) -> Result<Option<Link>> {
+pub fn open_link(path: &Path) -> Result<Option<Link>> {
     if !path.exists() {
         return Ok(None);
     }
@@ -326,7 +332,7 @@ pub fn attached_to(link: &Link) -> Result<Option<u64>> {
 /// # Errors
 /// A pin that cannot be opened or removed.
 pub fn open_on(path: &Path, cgroup_id: u64) -> Result<Option<Link>> {
-    let Some(link) = open(path)? else {
+    let Some(link) = open_link(path)? else {
         return Ok(None);
     };
     if attached_to(&link)? == Some(cgroup_id) {
@@ -341,7 +347,7 @@ pub fn open_on(path: &Path, cgroup_id: u64) -> Result<Option<Link>> {
 /// # Errors
 /// A refusal of the kernel.
 pub fn attach_and_pin(program: &mut ProgramMut<'_>, cgroup: &File, path: &Path) -> Result<Link> {
-    let mut link = attach(program, cgroup)?;
+    let mut link = attach_program(program, cgroup)?;
     link.pin(path)
         .with_context(|| format!("pinning {}", path.display()))?;
     Ok(link)
@@ -351,28 +357,28 @@ pub fn attach_and_pin(program: &mut ProgramMut<'_>, cgroup: &File, path: &Path) 
 ///
 /// # Errors
 /// A refusal of the kernel.
-pub fn attach(program: &mut ProgramMut<'_>, cgroup: &File) -> Result<Link> {
+pub fn attach_program(program: &mut ProgramMut<'_>, cgroup: &File) -> Result<Link> {
     let name = program.name().to_string_lossy().into_owned();
     program.attach_cgroup(cgroup.as_raw_fd()).map_err(|error| {
         let kind = program.attach_type() as u32;
-        refusal(anyhow::Error::new(error), &name, cgroup, kind)
+        refusal_error(anyhow::Error::new(error), &name, cgroup, kind)
     })
 }
 
 /// Why the kernel does not attach a program to a cgroup.
-fn refusal(error: anyhow::Error, name: &str, cgroup: &File, kind: u32) -> anyhow::Error {
+fn refusal_error(error: anyhow::Error, name: &str, cgroup: &File, kind: u32) -> anyhow::Error {
     let path = fs::read_link(format!("/proc/self/fd/{}", cgroup.as_raw_fd()));
     let path = path.unwrap_or_default();
     let what = format!("attaching {name} to {}", path.display());
-    match exclusive(&path, kind) {
-        Some(exclusive) => anyhow!("{what}: {exclusive}; {}", exclusive.remedy()),
+    match find_exclusive(&path, kind) {
+        Some(exclusive) => anyhow!("{what}: {exclusive}; {}", exclusive.hint()),
         None => error.context(what),
     }
 }
 
 /// A program that was attached to a cgroup so that the kernel attaches no other, there or below.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Exclusive {
+pub struct ExclusiveProgram {
     cgroup: PathBuf,
     /// Type of attachment (linux/bpf.h, `enum bpf_attach_type`).
     kind: u32,
@@ -380,9 +386,9 @@ pub struct Exclusive {
     name: String,
 }
 
-impl Exclusive {
-    /// What lets other programs in.
-    pub fn remedy(&self) -> String {
+impl ExclusiveProgram {
+    /// Hint how to let other programs in.
+    pub fn hint(&self) -> String {
         let kind = match self.kind {
             libbpf_sys::BPF_CGROUP_SOCK_OPS => "sock_ops",
             libbpf_sys::BPF_CGROUP_SETSOCKOPT => "setsockopt",
@@ -397,7 +403,7 @@ impl Exclusive {
     }
 }
 
-impl Display for Exclusive {
+impl Display for ExclusiveProgram {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         write!(
             f,
@@ -411,18 +417,18 @@ impl Display for Exclusive {
 
 /// The program that keeps others away from a cgroup (`hierarchy_allows_attach` and
 /// `__cgroup_bpf_attach` in kernel/bpf/cgroup.c); `None`: there is none, or it cannot be asked for.
-pub fn exclusive(cgroup: &Path, kind: u32) -> Option<Exclusive> {
+pub fn find_exclusive(cgroup: &Path, kind: u32) -> Option<ExclusiveProgram> {
     for (depth, directory) in cgroup.ancestors().enumerate() {
         if system::check_cgroup2(directory).is_err() {
             return None;
         }
-        let (flags, programs) = query(&File::open(directory).ok()?, kind, 0).ok()?;
+        let (flags, programs) = query_programs(&File::open(directory).ok()?, kind, 0).ok()?;
         let Some(program) = programs.first() else {
             continue;
         };
         let lets_others_in = flags & libbpf_sys::BPF_F_ALLOW_MULTI != 0
             || depth > 0 && flags & libbpf_sys::BPF_F_ALLOW_OVERRIDE != 0;
-        return (!lets_others_in).then(|| Exclusive {
+        return (!lets_others_in).then(|| ExclusiveProgram {
             cgroup: directory.to_owned(),
             kind,
             program: *program,
@@ -436,7 +442,7 @@ pub fn exclusive(cgroup: &Path, kind: u32) -> Option<Exclusive> {
 ///
 /// # Errors
 /// The kernel's.
-pub fn pin(object: BorrowedFd<'_>, path: &Path) -> Result<()> {
+pub fn pin_object(object: BorrowedFd<'_>, path: &Path) -> Result<()> {
     let name = std::ffi::CString::new(path.as_os_str().as_bytes())?;
     // SAFETY: the descriptor is open and the name is NUL-terminated for the whole call.
     let failed = unsafe { libbpf_sys::bpf_obj_pin(object.as_raw_fd(), name.as_ptr()) };

@@ -30,9 +30,9 @@ pub struct Shortage {
     pub needed: u64,
     /// The largest map.
     pub map: String,
-    /// Its bytes.
+    /// Bytes of the largest map.
     pub largest: u64,
-    /// What there is.
+    /// Memory that is available.
     pub available: Available,
 }
 
@@ -41,7 +41,7 @@ pub struct Shortage {
 pub struct Available {
     /// Bytes.
     pub bytes: u64,
-    /// Whose they are, in words.
+    /// Owner of the bytes, in words.
     pub of: String,
 }
 
@@ -53,8 +53,8 @@ pub fn mebibytes(bytes: u64) -> String {
 /// Checks that the maps of an object can be had, but for those that `reused` names.
 ///
 /// # Errors
-/// They need too much.
-pub fn check(object: &OpenObject, reused: impl Fn(&str) -> bool) -> Result<(), Shortage> {
+/// The maps need too much.
+pub fn check_available(object: &OpenObject, reused: impl Fn(&str) -> bool) -> Result<(), Shortage> {
     let maps = object.maps().filter(|map| map.autocreate());
     let maps = maps.map(|map| {
         let name = map.name().to_string_lossy().into_owned();
@@ -71,10 +71,10 @@ pub fn check(object: &OpenObject, reused: impl Fn(&str) -> bool) -> Result<(), S
         };
         (name, bytes)
     });
-    fits(maps.collect(), available())
+    check_fit(maps.collect(), available_memory())
 }
 
-fn fits(maps: Vec<(String, u64)>, available: Option<Available>) -> Result<(), Shortage> {
+fn check_fit(maps: Vec<(String, u64)>, available: Option<Available>) -> Result<(), Shortage> {
     let needed = maps.iter().map(|(_, bytes)| bytes).sum();
     let largest = maps.into_iter().max_by_key(|(_, bytes)| *bytes);
     match (available, largest) {
@@ -116,7 +116,7 @@ fn map_bytes(kind: MapType, flags: u32, entries: u32, key: u32, value: u32) -> u
 
 /// Memory that this process can have: the machine's, or what its memory cgroups leave. `None` where
 /// the kernel does not tell.
-pub fn available() -> Option<Available> {
+pub fn available_memory() -> Option<Available> {
     let meminfo = fs::read_to_string("/proc/meminfo").ok()?;
     let machine = machine_bytes(&meminfo).map(|bytes| Available {
         bytes,
@@ -173,7 +173,7 @@ fn mount_of<'l>(line: &'l str, kind: &str) -> Option<(&'l str, PathBuf)> {
     (is_kind && has_memory).then(|| (root, PathBuf::from(top)))
 }
 
-/// What the tightest cgroup from `group` up to the mount leaves.
+/// Memory that the tightest cgroup from `group` up to the mount leaves.
 fn left_in(group: &Path, top: &Path) -> Option<Available> {
     statfs(group).ok()?;
     let groups = group.ancestors().take_while(|path| path.starts_with(top));
@@ -249,15 +249,15 @@ mod tests {
                 ("hosts".to_owned(), mib << 20),
             ]
         };
-        assert_eq!(fits(maps(55), available_of(64)), Ok(()));
-        let refused = fits(maps(56), available_of(64)).unwrap_err();
+        assert_eq!(check_fit(maps(55), available_of(64)), Ok(()));
+        let refused = check_fit(maps(56), available_of(64)).unwrap_err();
         assert_eq!(
             refused.to_string(),
             "its maps need 57 MiB of kernel memory, 56 MiB of that map hosts, and 64 MiB is \
              available (the test), of which an eighth stays free"
         );
         assert!(is_passing(&anyhow::Error::new(refused).context("more")));
-        assert_eq!(fits(maps(1 << 20), None), Ok(()));
+        assert_eq!(check_fit(maps(1 << 20), None), Ok(()));
     }
 
     #[test]
@@ -313,7 +313,7 @@ mod tests {
             machine_bytes("MemFree: 1 kB\nMemAvailable:   2 kB\n"),
             Some(2048)
         );
-        assert!(available().unwrap().bytes > 1 << 20);
+        assert!(available_memory().unwrap().bytes > 1 << 20);
     }
 
     #[test]

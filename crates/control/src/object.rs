@@ -10,7 +10,7 @@ use libbpf_rs::btf::{Btf, BtfType, HasSize, TypeId};
 use libbpf_rs::{
     AsRawLibbpf, MapCore, MapHandle, Object, ObjectBuilder, OpenObject, ProgramMut, libbpf_sys,
 };
-use thalweg_units::file::{MAX_FILE_BYTES, read};
+use thalweg_units::file::{MAX_FILE_BYTES, read_bytes};
 use thalweg_units::printable;
 
 /// Lines of the verifier's log in an error. The last ones have the reason.
@@ -24,7 +24,7 @@ const EM_BPF: u16 = 247;
 ///
 /// # Errors
 /// Errors of libbpf.
-pub fn open(name: &str, bytes: &[u8]) -> Result<OpenObject> {
+pub fn open_object(name: &str, bytes: &[u8]) -> Result<OpenObject> {
     ObjectBuilder::default()
         .name(name)
         .and_then(|builder| builder.open_memory(bytes))
@@ -35,7 +35,7 @@ pub fn open(name: &str, bytes: &[u8]) -> Result<OpenObject> {
 ///
 /// # Errors
 /// There is none of that name.
-pub fn map(object: &Object, name: &str) -> Result<MapHandle> {
+pub fn find_map(object: &Object, name: &str) -> Result<MapHandle> {
     let map = object.maps().find(|map| map.name() == name);
     let map = map.with_context(|| format!("the BPF object lacks map {name}"))?;
     Ok(MapHandle::try_from(&map)?)
@@ -45,7 +45,7 @@ pub fn map(object: &Object, name: &str) -> Result<MapHandle> {
 ///
 /// # Errors
 /// There is none of that name.
-pub fn program<'o>(object: &'o Object, name: &str) -> Result<ProgramMut<'o>> {
+pub fn find_program<'o>(object: &'o Object, name: &str) -> Result<ProgramMut<'o>> {
     let mut programs = object.progs_mut();
     let program = programs.find(|program| program.name() == name);
     program.with_context(|| format!("the BPF object lacks program {name}"))
@@ -54,7 +54,7 @@ pub fn program<'o>(object: &'o Object, name: &str) -> Result<ProgramMut<'o>> {
 /// Checks a file for faults that libbpf does not name.
 pub fn check_file(file: &Path) -> Result<()> {
     let shown = file.display();
-    let header = read(file, MAX_FILE_BYTES)?;
+    let header = read_bytes(file, MAX_FILE_BYTES)?;
     let expected = "expected an object that clang compiled with -target bpf";
     if header.len() < 20 || !header.starts_with(b"\x7fELF") {
         bail!("{shown} is not an ELF file; {expected}");
@@ -125,15 +125,15 @@ pub fn silence_libbpf() {
     unsafe { libbpf_sys::libbpf_set_print(ignore) };
 }
 
-/// Runs a function while libbpf's messages are kept for [`take_said`] and not printed.
-pub fn listening<T>(what: impl FnOnce() -> T) -> T {
+/// Runs a function while libbpf's messages are kept for [`take_libbpf_log`] and not printed.
+pub fn with_libbpf_log<T>(what: impl FnOnce() -> T) -> T {
     // SAFETY: the types differ only in that of the arguments, a pointer in both.
     let listen = unsafe {
         std::mem::transmute::<*const (), libbpf_sys::libbpf_print_fn_t>(listen as *const ())
     };
     // SAFETY: both functions live as long as the program.
     let before = unsafe { libbpf_sys::libbpf_set_print(listen) };
-    take_said();
+    take_libbpf_log();
     let outcome = what();
     // SAFETY: as above.
     unsafe { libbpf_sys::libbpf_set_print(before) };
@@ -141,7 +141,7 @@ pub fn listening<T>(what: impl FnOnce() -> T) -> T {
 }
 
 /// Takes libbpf's messages.
-pub fn take_said() -> String {
+pub fn take_libbpf_log() -> String {
     SAID.lock()
         .map(|mut said| std::mem::take(&mut *said))
         .unwrap_or_default()

@@ -13,7 +13,7 @@ use crate::system;
 
 /// A directory of directories, locked against other writers.
 pub struct Locked {
-    /// Its path.
+    /// Path of the directory.
     pub directory: PathBuf,
     _lock: Flock<File>,
 }
@@ -26,7 +26,7 @@ impl Locked {
     pub fn create(directory: &Path) -> Result<Self> {
         // The process that removes the last entry removes the directory, possibly at this moment.
         loop {
-            make(directory, true)?;
+            create_directory(directory, true)?;
             if let Some(locked) = Self::open(directory)? {
                 return Ok(locked);
             }
@@ -62,12 +62,12 @@ impl Locked {
     }
 
     /// The directory of one entry.
-    pub fn own(&self, name: &str) -> PathBuf {
+    pub fn entry_path(&self, name: &str) -> PathBuf {
         self.directory.join(name)
     }
 
     /// Removes this directory and the agent's if they are empty.
-    pub fn finish(self, pin: &Path) {
+    pub fn remove_if_empty(self, pin: &Path) {
         remove_if_empty(&self.directory);
         drop(self);
         remove_if_empty(pin);
@@ -76,26 +76,26 @@ impl Locked {
 
 /// Objects of one kind, a directory each, below one that is locked while they are read or changed.
 /// Opening the directory recovers from an interrupted call.
-pub(crate) trait Kept: Sized {
+pub(crate) trait RecoverablePins: Sized {
     /// Name of the directory below the agent's.
     const DIRECTORY: &str;
     /// The objects in such a directory.
     const OF: fn(Locked) -> Self;
 
     /// Finishes or reverts what an earlier call has left.
-    fn mend(&self) -> Result<()>;
+    fn recover(&self) -> Result<()>;
 
     /// The directory, created if needed.
     fn create(pin: &Path) -> Result<Self> {
         let all = (Self::OF)(Locked::create(&pin.join(Self::DIRECTORY))?);
-        all.mend()?;
+        all.recover()?;
         Ok(all)
     }
 
     /// The directory; `None` if nothing is kept.
     fn open(pin: &Path) -> Result<Option<Self>> {
         let all = Locked::open(&pin.join(Self::DIRECTORY))?.map(Self::OF);
-        all.as_ref().map_or(Ok(()), Self::mend)?;
+        all.as_ref().map_or(Ok(()), Self::recover)?;
         Ok(all)
     }
 }
@@ -105,7 +105,7 @@ pub(crate) trait Kept: Sized {
 ///
 /// # Errors
 /// System errors.
-pub fn make(directory: &Path, recursive: bool) -> Result<()> {
+pub fn create_directory(directory: &Path, recursive: bool) -> Result<()> {
     fs::DirBuilder::new()
         .recursive(recursive)
         .mode(0o700)
@@ -114,7 +114,7 @@ pub fn make(directory: &Path, recursive: bool) -> Result<()> {
 }
 
 /// Names in a directory; none if it does not exist.
-pub(crate) fn entries(directory: &Path) -> Result<Vec<String>> {
+pub(crate) fn directory_entries(directory: &Path) -> Result<Vec<String>> {
     match fs::read_dir(directory) {
         Ok(entries) => Ok(entries
             .flatten()
@@ -126,18 +126,18 @@ pub(crate) fn entries(directory: &Path) -> Result<Vec<String>> {
 }
 
 /// Numbers among the names in a directory; none if it does not exist.
-pub(crate) fn numbers<T: FromStr>(directory: &Path) -> Result<Vec<T>> {
-    let names = entries(directory)?.into_iter();
+pub(crate) fn numbered_entries<T: FromStr>(directory: &Path) -> Result<Vec<T>> {
+    let names = directory_entries(directory)?.into_iter();
     Ok(names.filter_map(|name| name.parse().ok()).collect())
 }
 
 /// Removes a directory and its content, first the files whose names start with `first`. A missing
 /// directory is no error.
-pub(crate) fn clear(directory: &Path, first: &str) -> Result<()> {
+pub(crate) fn remove_directory(directory: &Path, first: &str) -> Result<()> {
     if !directory.exists() {
         return Ok(());
     }
-    let (before, after): (Vec<_>, Vec<_>) = entries(directory)?
+    let (before, after): (Vec<_>, Vec<_>) = directory_entries(directory)?
         .into_iter()
         .partition(|file| file.starts_with(first));
     for file in before.iter().chain(&after) {

@@ -28,20 +28,20 @@ use thalweg_bpf_objects::names::policy::{maps, programs};
 use thalweg_bpf_types::{bytes_of, raw};
 use thalweg_policy::{Compiled, Namespace, NamespaceUse, VOID_COOKIE};
 
-pub use events::{FlowStatistics, watch};
-pub use existing::Reached;
-pub use health::{faults, put_back};
+pub use events::{FlowStatistics, watch_statistics};
+pub use existing::VisitedConnections;
+pub use health::{find_problems, put_back};
 pub use report::{ExistingReport, Failure, FailureLog, Missed, Report, RuleReport};
 pub use trials::{Outcomes, TrialRule, Trials};
 
-use existing::Existing;
+use existing::ExistingIterator;
 use history::History;
 use marks::Marks;
 
 use crate::pins::{Locked, remove_file};
 use crate::{learner, links, memory, object, privileges, system};
 pub use pins::DIRECTORY;
-use pins::{HEAD, PROGRAM, Pins, Running};
+use pins::{HEAD, PROGRAM, Pins, RunningPolicy};
 use tables::Tables;
 
 /// Maps that all policies share. `owned` is also the learner's, and is beside its pins.
@@ -73,7 +73,7 @@ const ASKED: u32 = 1 << raw::THALWEG_STAGE_ASKED;
 
 /// Paths for applying policies.
 #[derive(Clone, Debug)]
-pub struct Place {
+pub struct PolicyPaths {
     /// The agent's directory of pins, on a bpffs.
     pub pin: PathBuf,
     /// cgroup v2 directory whose sockets are covered.
@@ -88,12 +88,12 @@ pub struct Applied {
     /// Kernel memory of its maps and of the shared maps, bytes.
     pub map_bytes: u64,
     /// Outcome for connections that were already open, if requested.
-    pub reached: Option<Reached>,
+    pub reached: Option<VisitedConnections>,
 }
 
 /// Options for applying a policy.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct How {
+pub struct ApplyOptions {
     /// Matches are counted, and nothing is set.
     pub dry_run: bool,
     /// Already open connections are covered, too.
@@ -103,7 +103,7 @@ pub struct How {
 /// A policy that is loaded and ready for [`Prepared::commit`].
 pub struct Prepared {
     pins: Pins,
-    place: Place,
+    place: PolicyPaths,
     generation: u32,
     head: raw::thalweg_policy_head,
     marks: Marks,
@@ -111,7 +111,7 @@ pub struct Prepared {
     applied: Applied,
 }
 
-impl Place {
+impl PolicyPaths {
     /// Loads a policy beside the one in force. `generation` is its number, not used before.
     ///
     /// # Errors
@@ -123,23 +123,23 @@ impl Place {
         dry_run: bool,
     ) -> Result<Prepared> {
         system::check_cgroup2(&self.cgroup)?;
-        if !Pins::at(&self.pin).link().exists() {
+        if !Pins::at(&self.pin).link_path().exists() {
             // The learner will have to move behind it: missing privileges show before anything
             // changes.
-            learner::learners(&self.pin, &self.cgroup()?)?;
+            learner::attached_learner(&self.pin, &self.cgroup()?)?;
         }
         let pins = Pins::create(&self.pin)?;
         pins.start_shared()?;
         let mut notes: Vec<String> = compiled
-            .resolve(|namespace| cookie_of(namespace).ok())
+            .resolve_namespaces(|namespace| cookie_of(namespace).ok())
             .into_iter()
             .map(|namespace| {
                 format!("network namespace {namespace} does not exist: its rules match nothing until it does and an agent that runs sees it")
             })
             .collect();
-        let marks = Marks::find(&self.cgroup, &compiled.cgroups, &mut notes)?;
+        let marks = Marks::find_cgroups(&self.cgroup, &compiled.cgroups, &mut notes)?;
         let tables = Tables::new(&compiled, dry_run);
-        let previous = pins.running()?.and_then(|running| running.head);
+        let previous = pins.running_policy()?.and_then(|running| running.head);
         let mut flags = tables.flags;
         if previous.is_some_and(|head| head.flags & raw::THALWEG_POLICY_REMEMBERS != 0) {
             flags |= raw::THALWEG_POLICY_REMEMBERS;
@@ -156,12 +156,12 @@ impl Place {
             version: raw::THALWEG_POLICY_VERSION,
         };
         let object = load(&pins, &tables, &head)?;
-        tables.fill(&object, generation)?;
+        tables.fill_maps(&object, generation)?;
         let applied = Applied {
             notes,
             ..Applied::default()
         };
-        let arm_sets = object::map(&object, maps::ARM_SETS)?;
+        let arm_sets = object::find_map(&object, maps::ARM_SETS)?;
         // Without a learner they have no meaning; the agent writes them when it starts.
         if let Ok(arms) = learner::arm_names(&self.pin) {
             let number = |name: &str| arms.iter().position(|arm| arm == name);
@@ -185,20 +185,20 @@ impl Place {
     }
 
     /// Loads a policy and puts it in force. The caller holds the lock.
-    fn apply(&self, compiled: Compiled, generation: u32, how: How) -> Result<Applied> {
+    fn apply(&self, compiled: Compiled, generation: u32, how: ApplyOptions) -> Result<Applied> {
         let prepared = self.prepare(compiled, generation, how.dry_run)?;
         if !how.existing {
             return prepared.commit();
         }
         // A missing kernel feature shows before anything changes.
-        let existing = Existing::load(&prepared).inspect_err(|_| prepared.abandon())?;
+        let existing = ExistingIterator::load(&prepared).inspect_err(|_| prepared.abandon())?;
         let mut applied = prepared.commit()?;
-        applied.reached = Some(existing.run());
+        applied.reached = Some(existing.visit_connections());
         Ok(applied)
     }
 }
 
-impl Place {
+impl PolicyPaths {
     fn cgroup(&self) -> Result<File> {
         File::open(&self.cgroup)
             .with_context(|| format!("opening cgroup {}", self.cgroup.display()))
@@ -208,7 +208,7 @@ impl Place {
     /// must be known before the learner runs.
     fn put_before_learner(&self) -> Result<()> {
         let cgroup = self.cgroup()?;
-        if learner::runs_before_learner(&self.pin, &Pins::at(&self.pin).link(), &cgroup)? {
+        if learner::runs_before_learner(&self.pin, &Pins::at(&self.pin).link_path(), &cgroup)? {
             return Ok(());
         }
         learner::learn_after_policy(&self.pin, &cgroup)
@@ -229,7 +229,7 @@ impl Prepared {
         })?;
         fail_point!("policy::swapped");
         let mut applied = self.applied.clone();
-        let kept = self.pins.keep_only(Running {
+        let kept = self.pins.keep_only(RunningPolicy {
             generation: self.generation,
             head: Some(self.head),
         });
@@ -238,23 +238,23 @@ impl Prepared {
                 format!("of the policy before, pins are left, until the next one: {error:#}");
             applied.notes.push(note);
         }
-        applied.map_bytes = self.pins.memory();
+        applied.map_bytes = self.pins.memory_bytes();
         Ok(applied)
     }
 
     /// Has the cgroup run the policy's program, before the learner's.
     fn put_in_force(&self) -> Result<()> {
-        let path = self.pins.link();
+        let path = self.pins.link_path();
         let cgroup = File::open(&self.place.cgroup)
             .with_context(|| format!("opening cgroup {}", self.place.cgroup.display()))?;
-        let mut program = object::program(&self.object, programs::POLICY_SOCKOPS)?;
+        let mut program = object::find_program(&self.object, programs::POLICY_SOCKOPS)?;
         self.tell_what_began_before()?;
         let id = links::cgroup_id(&cgroup)?;
-        let former = links::open(&path)?;
+        let former = links::open_link(&path)?;
         match former {
             Some(mut link) if links::attached_to(&link)? == Some(id) => {
-                let before = self.pins.running()?.map(|it| it.generation);
-                let before = before.map(|it| self.pins.generation(it).join(PROGRAM));
+                let before = self.pins.running_policy()?.map(|it| it.generation);
+                let before = before.map(|it| self.pins.generation_path(it).join(PROGRAM));
                 let before = before.map(Program::fd_from_pinned_path);
                 link.update_prog(&program)
                     .with_context(|| format!("swapping the program of {}", path.display()))?;
@@ -262,17 +262,17 @@ impl Prepared {
                 self.place.put_before_learner().inspect_err(|_| {
                     // Only the first error matters.
                     if let Some(Ok(before)) = before {
-                        let _ = links::update(link.as_fd(), before.as_fd());
+                        let _ = links::update_link(link.as_fd(), before.as_fd());
                     }
                 })
             }
             // The link of another cgroup has the pin until this one takes it.
             former => {
-                let link = links::attach(&mut program, &cgroup)?;
+                let link = links::attach_program(&mut program, &cgroup)?;
                 match &former {
                     Some(_) => links::pin_over(link.as_fd(), &path)?,
                     // In one step: a link that only `beside` keeps would be nobody's.
-                    None => links::pin(link.as_fd(), &path)?,
+                    None => links::pin_object(link.as_fd(), &path)?,
                 }
                 fail_point!("policy::linked");
                 let behind = self.place.put_before_learner();
@@ -295,11 +295,11 @@ impl Prepared {
     /// Writes the time before which flows without a record started under an earlier policy.
     fn tell_what_began_before(&self) -> Result<()> {
         let key = 0u32.to_ne_bytes();
-        let until_ns = match self.pins.running()?.and_then(|running| running.head) {
+        let until_ns = match self.pins.running_policy()?.and_then(|running| running.head) {
             // It remembers flows that started under it, in both directions; perhaps not yet earlier
             // ones.
             Some(head) if head.stages & ASKED != 0 => {
-                let swap = self.pins.generation(head.generation).join(maps::SWAP);
+                let swap = self.pins.generation_path(head.generation).join(maps::SWAP);
                 let until_ns = MapHandle::from_pinned_path(swap)?.lookup(&key, MapFlags::ANY)?;
                 until_ns.context("the map of the last swap is empty")?
             }
@@ -308,7 +308,7 @@ impl Prepared {
                 until_ns.to_ne_bytes().to_vec()
             }
         };
-        object::map(&self.object, maps::SWAP)?.update(&key, &until_ns, MapFlags::ANY)?;
+        object::find_map(&self.object, maps::SWAP)?.update(&key, &until_ns, MapFlags::ANY)?;
         Ok(())
     }
 
@@ -319,18 +319,21 @@ impl Prepared {
     }
 
     fn pin_own(&self) -> Result<()> {
-        let directory = self.pins.generation(self.generation);
+        let directory = self.pins.generation_path(self.generation);
         let named = OWN.map(|name| (name, name));
         for (name, file) in named.into_iter().chain([(maps::RODATA_HEAD, HEAD)]) {
             let path = directory.join(file);
-            object::map(&self.object, name)?
+            object::find_map(&self.object, name)?
                 .pin(&path)
                 .with_context(|| format!("pinning {}", path.display()))?;
             fail_point!("policy::map");
         }
-        object::program(&self.object, programs::POLICY_SOCKOPS)?.pin(directory.join(PROGRAM))?;
-        let shared = object::map(&self.object, maps::MARKS)?;
-        self.marks.attach(shared.as_fd(), &directory).map(drop)
+        object::find_program(&self.object, programs::POLICY_SOCKOPS)?
+            .pin(directory.join(PROGRAM))?;
+        let shared = object::find_map(&self.object, maps::MARKS)?;
+        self.marks
+            .attach_programs(shared.as_fd(), &directory)
+            .map(drop)
     }
 }
 
@@ -344,16 +347,17 @@ pub fn refresh_arm_sets(
     number: impl Fn(&str) -> Option<usize>,
 ) -> Result<()> {
     let pins = Pins::at(pin);
-    let Some(head) = pins.running()?.and_then(|running| running.head) else {
+    let Some(head) = pins.running_policy()?.and_then(|running| running.head) else {
         return Ok(());
     };
-    let Ok(compiled) = history.compiled(head.generation) else {
+    let Ok(compiled) = history.compile_entry(head.generation) else {
         return Ok(());
     };
     if compiled.arm_sets.is_empty() {
         return Ok(());
     }
-    let map = MapHandle::from_pinned_path(pins.generation(head.generation).join(maps::ARM_SETS))?;
+    let map =
+        MapHandle::from_pinned_path(pins.generation_path(head.generation).join(maps::ARM_SETS))?;
     write_arm_sets(&map, &compiled.arm_sets, number)
 }
 
@@ -367,10 +371,10 @@ fn names_cgroups(head: &raw::thalweg_policy_head) -> bool {
 ///
 /// # Errors
 /// Pins or cgroups that cannot be read, a refusal of the kernel.
-pub fn refresh_cgroups(place: &Place, history: &History) -> Result<Vec<PathBuf>> {
-    history.attend(place)?;
+pub fn refresh_cgroups(place: &PolicyPaths, history: &History) -> Result<Vec<PathBuf>> {
+    history.recover(place)?;
     let pins = Pins::at(&place.pin);
-    let head = || anyhow::Ok(pins.running()?.and_then(|running| running.head));
+    let head = || anyhow::Ok(pins.running_policy()?.and_then(|running| running.head));
     if !head()?.as_ref().is_some_and(names_cgroups) {
         return Ok(Vec::new());
     }
@@ -379,13 +383,13 @@ pub fn refresh_cgroups(place: &Place, history: &History) -> Result<Vec<PathBuf>>
     let Some(head) = head()?.filter(names_cgroups) else {
         return Ok(Vec::new());
     };
-    let Ok(compiled) = history.compiled(head.generation) else {
+    let Ok(compiled) = history.compile_entry(head.generation) else {
         return Ok(Vec::new());
     };
-    let marks = Marks::find(&place.cgroup, &compiled.cgroups, &mut Vec::new())?;
-    let directory = pins.generation(head.generation);
+    let marks = Marks::find_cgroups(&place.cgroup, &compiled.cgroups, &mut Vec::new())?;
+    let directory = pins.generation_path(head.generation);
     let shared = MapHandle::from_pinned_path(directory.join(maps::MARKS))?;
-    marks.attach(shared.as_fd(), &directory)
+    marks.attach_programs(shared.as_fd(), &directory)
 }
 
 /// Gives rules of the policy in force the cookies that their network namespaces have now: one may
@@ -393,21 +397,21 @@ pub fn refresh_cgroups(place: &Place, history: &History) -> Result<Vec<PathBuf>>
 ///
 /// # Errors
 /// Pins or namespaces that cannot be read, a refusal of the kernel.
-pub fn refresh_namespaces(place: &Place, history: &History) -> Result<Vec<Namespace>> {
+pub fn refresh_namespaces(place: &PolicyPaths, history: &History) -> Result<Vec<Namespace>> {
     let pins = Pins::at(&place.pin);
-    let Some(head) = pins.running()?.and_then(|running| running.head) else {
+    let Some(head) = pins.running_policy()?.and_then(|running| running.head) else {
         return Ok(Vec::new());
     };
-    let Ok(compiled) = history.compiled(head.generation) else {
+    let Ok(compiled) = history.compile_entry(head.generation) else {
         return Ok(Vec::new());
     };
     if compiled.netns.is_empty() {
         return Ok(Vec::new());
     }
     let _lock = Pins::lock(&place.pin)?;
-    let own = pins.generation(head.generation);
+    let own = pins.generation_path(head.generation);
     if !own.exists() {
-        // It was replaced meanwhile.
+        // The policy was replaced meanwhile.
         return Ok(Vec::new());
     }
     let mut changed = Vec::new();
@@ -418,7 +422,7 @@ pub fn refresh_namespaces(place: &Place, history: &History) -> Result<Vec<Namesp
         let rules = MapHandle::from_pinned_path(own.join(maps::RULES))?;
         for &rule in &used.rules {
             let rule = rule as u32;
-            let mut entry = trials::entry(&rules, rule)?;
+            let mut entry = trials::read_rule(&rules, rule)?;
             entry.netns = cookie;
             rules
                 .update(&rule.to_ne_bytes(), bytes_of(&entry), MapFlags::ANY)
@@ -445,7 +449,7 @@ fn outdated<'a>(own: &Path, compiled: &'a Compiled) -> Result<Vec<Named<'a>>> {
             // Whoever applied the policy may have been allowed to look.
             Err(error) => {
                 let rule = used.rules.first().copied().unwrap_or_default();
-                if trials::entry(&rules, rule as u32)?.netns == used.placeholder {
+                if trials::read_rule(&rules, rule as u32)?.netns == used.placeholder {
                     let error = error.context(format!("network namespace {}", used.namespace));
                     outdated.push(Err(error));
                 }
@@ -453,7 +457,7 @@ fn outdated<'a>(own: &Path, compiled: &'a Compiled) -> Result<Vec<Named<'a>>> {
             }
         };
         for &rule in &used.rules {
-            if trials::entry(&rules, rule as u32)?.netns != cookie {
+            if trials::read_rule(&rules, rule as u32)?.netns != cookie {
                 outdated.push(Ok((used, cookie)));
                 break;
             }
@@ -470,8 +474,8 @@ fn void_cookies(own: &Path, compiled: &Compiled) -> Result<BTreeSet<u64>> {
         return Ok(BTreeSet::new());
     };
     let rules = MapHandle::from_pinned_path(own.join(maps::RULES))?;
-    match trials::entry(&rules, rule as u32)?.netns {
-        VOID_COOKIE => Ok(compiled.cookies()),
+    match trials::read_rule(&rules, rule as u32)?.netns {
+        VOID_COOKIE => Ok(compiled.netns_cookies()),
         _ => Ok(BTreeSet::new()),
     }
 }
@@ -518,7 +522,7 @@ fn write_arm_sets(
 fn load(pins: &Pins, tables: &Tables, head: &raw::thalweg_policy_head) -> Result<Object> {
     if system::has_kernel_btf() {
         let variant = thalweg_bpf_objects::POLICY_BTF;
-        let loaded = object::listening(|| load_variant(variant, pins, tables, head));
+        let loaded = object::with_libbpf_log(|| load_variant(variant, pins, tables, head));
         match &loaded {
             Err(error) if !memory::is_passing(error) => {}
             _ => return loaded,
@@ -533,21 +537,21 @@ fn load_variant(
     tables: &Tables,
     head: &raw::thalweg_policy_head,
 ) -> Result<Object> {
-    let mut object = object::open("thalweg_policy", variant)?;
+    let mut object = object::open_object("thalweg_policy", variant)?;
     for mut map in object.maps_mut() {
         let name = map.name().to_string_lossy().into_owned();
         match name.as_str() {
             maps::RODATA_HEAD => map.set_initial_value(bytes_of(head))?,
-            maps::OWNED => map.set_pin_path(pins.owned())?,
-            shared if SHARED.contains(&shared) => map.set_pin_path(pins.shared(shared))?,
+            maps::OWNED => map.set_pin_path(pins.owned_path())?,
+            shared if SHARED.contains(&shared) => map.set_pin_path(pins.shared_map_path(shared))?,
             _ => {
-                if let Some(entries) = tables.entries(&name) {
+                if let Some(entries) = tables.map_entries(&name) {
                     map.set_max_entries(entries)?;
                 }
             }
         }
     }
-    memory::check(&object, |_| false)
+    memory::check_available(&object, |_| false)
         .context("the policy is not applied: it has too many rules, prefixes or settings")?;
     object
         .load()
@@ -556,7 +560,9 @@ fn load_variant(
 
 /// Number of the kernel's policy; `None` if there is none.
 fn in_force(pin: &Path) -> Result<Option<u32>> {
-    Ok(Pins::at(pin).running()?.map(|running| running.generation))
+    Ok(Pins::at(pin)
+        .running_policy()?
+        .map(|running| running.generation))
 }
 
 /// Removes the policy from the kernel; false if there was none. Connections keep their settings.
@@ -569,7 +575,7 @@ pub fn remove(pin: &Path) -> Result<bool> {
         return Ok(false);
     }
     let _lock = Pins::lock(pin)?;
-    pins.remove()
+    pins.remove_all()
 }
 
 /// Kernel memory of the shared maps and of those in force, bytes.
@@ -596,5 +602,5 @@ fn cookie_of(namespace: &Namespace) -> Result<u64> {
         Namespace::Name(name) => Path::new("/run/netns").join(name),
         Namespace::Path(path) => PathBuf::from(path),
     };
-    privileges::raised(|| system::netns_cookie_of(&path))
+    privileges::with_raised(|| system::netns_cookie_of(&path))
 }

@@ -14,7 +14,7 @@ const IN_FORCE: CapabilitySet = CapabilitySet::BPF
 /// Permitted only: for network namespaces of others, and for kernel objects by id.
 const AT_HAND: CapabilitySet = CapabilitySet::SYS_ADMIN.union(CapabilitySet::SYS_PTRACE);
 
-/// This process may not load programs.
+/// A capability is missing without which this process may not load programs.
 #[derive(Debug, thiserror::Error)]
 #[error("missing privilege: {0}; run as root, or grant the capabilities")]
 pub struct MissingPrivilege(String);
@@ -24,7 +24,7 @@ pub struct MissingPrivilege(String);
 ///
 /// # Errors
 /// The kernel's.
-pub fn missing() -> Result<Vec<&'static str>> {
+pub fn missing_capabilities() -> Result<Vec<&'static str>> {
     let have = thread::capabilities(None).context("asking for capabilities")?;
     Ok(missing_of(have.effective))
 }
@@ -33,7 +33,7 @@ fn missing_of(mut have: CapabilitySet) -> Vec<&'static str> {
     if have.contains(CapabilitySet::SYS_ADMIN) {
         have |= CapabilitySet::BPF | CapabilitySet::PERFMON;
     }
-    lacking(
+    lacking_capabilities(
         have,
         &[
             (CapabilitySet::BPF, "CAP_BPF"),
@@ -49,7 +49,7 @@ fn missing_of(mut have: CapabilitySet) -> Vec<&'static str> {
 /// The kernel's.
 pub fn missing_for_namespaces() -> Result<Vec<&'static str>> {
     let have = thread::capabilities(None).context("asking for capabilities")?;
-    Ok(lacking(
+    Ok(lacking_capabilities(
         have.permitted,
         &[
             (CapabilitySet::SYS_ADMIN, "CAP_SYS_ADMIN"),
@@ -58,7 +58,10 @@ pub fn missing_for_namespaces() -> Result<Vec<&'static str>> {
     ))
 }
 
-fn lacking(have: CapabilitySet, needed: &[(CapabilitySet, &'static str)]) -> Vec<&'static str> {
+fn lacking_capabilities(
+    have: CapabilitySet,
+    needed: &[(CapabilitySet, &'static str)],
+) -> Vec<&'static str> {
     needed
         .iter()
         .filter(|(capability, _)| !have.contains(*capability))
@@ -67,8 +70,8 @@ fn lacking(have: CapabilitySet, needed: &[(CapabilitySet, &'static str)]) -> Vec
 }
 
 /// Fails unless this process may load programs and attach them.
-pub fn check() -> Result<()> {
-    let missing = missing()?;
+pub fn check_privileges() -> Result<()> {
+    let missing = missing_capabilities()?;
     if missing.is_empty() {
         return Ok(());
     }
@@ -85,12 +88,12 @@ pub fn give_up() -> Result<()> {
         // No program that this process runs can regain the dropped privileges.
         thread::set_no_new_privs(true)?;
         let have = thread::capabilities(None)?;
-        thread::set_capabilities(None, kept(have.permitted))
+        thread::set_capabilities(None, kept_capabilities(have.permitted))
     };
     give_up().context("giving up capabilities")
 }
 
-fn kept(permitted: CapabilitySet) -> CapabilitySets {
+fn kept_capabilities(permitted: CapabilitySet) -> CapabilitySets {
     let effective = if permitted.contains(IN_FORCE) {
         IN_FORCE
     } else {
@@ -106,7 +109,7 @@ fn kept(permitted: CapabilitySet) -> CapabilitySets {
 
 /// Runs a function with the permitted capabilities effective, on the calling thread. If they are
 /// missing, the function still runs, and the kernel refuses what it must.
-pub fn raised<T>(work: impl FnOnce() -> T) -> T {
+pub fn with_raised<T>(work: impl FnOnce() -> T) -> T {
     let Ok(before) = thread::capabilities(None) else {
         return work();
     };
@@ -148,13 +151,19 @@ mod tests {
 
     #[test]
     fn three_stay_in_force_and_two_at_hand() {
-        let root = kept(CapabilitySet::all());
+        let root = kept_capabilities(CapabilitySet::all());
         assert_eq!(root.effective, IN_FORCE);
         assert_eq!(root.permitted, IN_FORCE | AT_HAND);
-        let three = kept(IN_FORCE);
+        let three = kept_capabilities(IN_FORCE);
         assert_eq!((three.effective, three.permitted), (IN_FORCE, IN_FORCE));
         let old = CapabilitySet::SYS_ADMIN | CapabilitySet::NET_ADMIN;
-        assert_eq!((kept(old).effective, kept(old).permitted), (old, old));
+        assert_eq!(
+            (
+                kept_capabilities(old).effective,
+                kept_capabilities(old).permitted
+            ),
+            (old, old)
+        );
     }
 
     #[test]
@@ -163,10 +172,10 @@ mod tests {
             give_up().unwrap();
             let have = || thread::capabilities(None).unwrap();
             let before = have();
-            let during = raised(have);
+            let during = with_raised(have);
             assert_eq!(during.effective, before.permitted);
             assert_eq!(have(), before);
-            let panicked = std::panic::catch_unwind(|| raised(|| panic!("on purpose")));
+            let panicked = std::panic::catch_unwind(|| with_raised(|| panic!("on purpose")));
             assert!(panicked.is_err());
             assert_eq!(have(), before);
         });

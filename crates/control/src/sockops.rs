@@ -21,9 +21,9 @@ use libbpf_rs::{
 use serde::Serialize;
 
 use crate::attempts::Attempts;
-use crate::links::{self, Attachment, Fault, cgroup_path};
-use crate::object::{self, last_line, last_words, take_said};
-use crate::pins::{self, Kept, Locked, entries};
+use crate::links::{self, Attachment, LinkProblem, cgroup_path};
+use crate::object::{self, last_line, last_words, take_libbpf_log};
+use crate::pins::{self, Locked, RecoverablePins, directory_entries};
 use crate::{leftovers, privileges, system};
 use thalweg_units::printable;
 
@@ -41,7 +41,7 @@ const NAME_MAX: usize = 32;
 /// A loaded object.
 #[derive(Clone, Debug, Serialize)]
 pub struct Loaded {
-    /// Its name.
+    /// Name of the object.
     pub name: String,
     /// The cgroup's directory; none if it was removed, and the programs with it.
     pub cgroup: Option<PathBuf>,
@@ -70,11 +70,11 @@ pub fn load(pin: &Path, file: &Path, cgroup: &Path, name: Option<&str>) -> Resul
     };
     check_name(&name)?;
     system::check_cgroup2(cgroup)?;
-    privileges::check()?;
+    privileges::check_privileges()?;
     system::ensure_bpffs(pin)?;
-    let all = Objects::create(pin)?;
-    let loaded = all.load(file, cgroup, &name);
-    all.0.finish(pin);
+    let all = ObjectPins::create(pin)?;
+    let loaded = all.load_object(file, cgroup, &name);
+    all.0.remove_if_empty(pin);
     loaded
 }
 
@@ -83,35 +83,35 @@ pub fn load(pin: &Path, file: &Path, cgroup: &Path, name: Option<&str>) -> Resul
 /// # Errors
 /// [`anyhow::Error`] if they cannot be read.
 pub fn list(pin: &Path) -> Result<Vec<Loaded>> {
-    privileges::check()?;
-    let Some(all) = Objects::open(pin)? else {
+    privileges::check_privileges()?;
+    let Some(all) = ObjectPins::open(pin)? else {
         return Ok(Vec::new());
     };
-    let mut names = entries(&all.0.directory)?;
+    let mut names = directory_entries(&all.0.directory)?;
     names.sort();
-    names.iter().map(|name| all.read(name)).collect()
+    names.iter().map(|name| all.read_loaded(name)).collect()
 }
 
 /// Objects that are not as they were loaded, a sentence each.
 ///
 /// # Errors
 /// [`anyhow::Error`] if pins cannot be read, or the kernel does not tell.
-pub fn faults(pin: &Path) -> Result<Vec<String>> {
+pub fn find_problems(pin: &Path) -> Result<Vec<String>> {
     let directory = pin.join(DIRECTORY);
     // Another process may be unloading one at this moment.
-    match faults_in(&directory)?.is_empty() {
+    match problems_in(&directory)?.is_empty() {
         true => Ok(Vec::new()),
-        false => faults_in(&directory),
+        false => problems_in(&directory),
     }
 }
 
-fn faults_in(directory: &Path) -> Result<Vec<String>> {
-    let mut names = entries(directory)?;
+fn problems_in(directory: &Path) -> Result<Vec<String>> {
+    let mut names = directory_entries(directory)?;
     names.retain(|name| !name.ends_with(NEW));
     names.sort();
     let mut faults = Vec::new();
     for name in names {
-        let own = faults_of(&directory.join(&name), &name)?;
+        let own = problems_of(&directory.join(&name), &name)?;
         faults.extend(
             own.iter()
                 .map(|why| format!("sockops object {name}: {why}")),
@@ -121,7 +121,7 @@ fn faults_in(directory: &Path) -> Result<Vec<String>> {
 }
 
 /// Faults: what is not as it was loaded of one object, a sentence each.
-fn faults_of(own: &Path, name: &str) -> Result<Vec<String>> {
+fn problems_of(own: &Path, name: &str) -> Result<Vec<String>> {
     let mut faults = Vec::new();
     let programs = pinned_programs(own)?;
     if programs.is_empty() {
@@ -132,8 +132,8 @@ fn faults_of(own: &Path, name: &str) -> Result<Vec<String>> {
     for program in &programs {
         match &cgroup {
             Some((_, Ok(cgroup))) => {
-                let fault = program.at(program.source.as_fd()).fault(cgroup)?;
-                faults.extend(fault.map(|(Fault::Detached(why) | Fault::Unpinned(why))| why));
+                let fault = program.attachment(program.source.as_fd()).find_problem(cgroup)?;
+                faults.extend(fault.map(|(LinkProblem::Detached(why) | LinkProblem::Unpinned(why))| why));
             }
             Some((path, Err(_))) => faults.push(format!(
                 "{} does not run: the cgroup {} is gone; start its service, or remove the object \
@@ -155,7 +155,7 @@ fn faults_of(own: &Path, name: &str) -> Result<Vec<String>> {
 
 /// Whether a pinned link attaches a program to a cgroup.
 fn is_attached(link: &Path) -> bool {
-    let link = links::open(link).ok().flatten();
+    let link = links::open_link(link).ok().flatten();
     link.is_some_and(|link| matches!(links::attached_to(&link), Ok(Some(id)) if id != 0))
 }
 
@@ -188,7 +188,7 @@ impl AsFd for Source {
 /// The programs of an object, by name.
 fn pinned_programs(own: &Path) -> Result<Vec<PinnedProgram>> {
     let mut programs = Vec::new();
-    for name in program_names(&entries(own)?) {
+    for name in program_names(&directory_entries(own)?) {
         let link = own.join(format!("{LINK}{name}"));
         let pinned = Program::fd_from_pinned_path(own.join(format!("{PROGRAM}{name}")));
         let (id, source) = match pinned {
@@ -196,8 +196,8 @@ fn pinned_programs(own: &Path) -> Result<Vec<PinnedProgram>> {
                 Program::id_from_fd(program.as_fd())?,
                 Source::Program(program),
             ),
-            // It may have gone meanwhile.
-            Err(_) => match links::open(&link) {
+            // The object may have gone meanwhile.
+            Err(_) => match links::open_link(&link) {
                 Ok(Some(link)) => (link.info()?.prog_id, Source::Link(link)),
                 _ => continue,
             },
@@ -222,7 +222,7 @@ fn program_names(files: &[String]) -> BTreeSet<String> {
 }
 
 impl PinnedProgram {
-    fn at<'a>(&'a self, program: BorrowedFd<'a>) -> Attachment<'a> {
+    fn attachment<'a>(&'a self, program: BorrowedFd<'a>) -> Attachment<'a> {
         Attachment {
             name: &self.name,
             program,
@@ -239,14 +239,14 @@ impl PinnedProgram {
 /// [`anyhow::Error`] if pins cannot be listed. What cannot be put back is among the attempts.
 pub fn put_back(pin: &Path) -> Result<Attempts> {
     let mut attempts = Attempts::default();
-    if faults(pin)?.is_empty() {
+    if find_problems(pin)?.is_empty() {
         return Ok(attempts);
     }
     let Some(all) = Locked::open(&pin.join(DIRECTORY))? else {
         return Ok(attempts);
     };
-    for name in entries(&all.directory)? {
-        let own = all.own(&name);
+    for name in directory_entries(&all.directory)? {
+        let own = all.entry_path(&name);
         let Ok(cgroup) = fs::read_link(own.join(CGROUP)).and_then(File::open) else {
             continue;
         };
@@ -259,7 +259,7 @@ pub fn put_back(pin: &Path) -> Result<Attempts> {
                 .map(|done| {
                     done.map(|what| format!("attached again: {what} of sockops object {name}"))
                 });
-            attempts.note(attached);
+            attempts.record_outcome(attached);
         }
     }
     Ok(attempts)
@@ -267,15 +267,19 @@ pub fn put_back(pin: &Path) -> Result<Attempts> {
 
 /// Attaches a program, unless it is attached. Returns its name.
 fn attach_again(pinned: &PinnedProgram, cgroup: &File) -> Result<Option<String>> {
-    if pinned.at(pinned.source.as_fd()).fault(cgroup)?.is_none() {
+    if pinned
+        .attachment(pinned.source.as_fd())
+        .find_problem(cgroup)?
+        .is_none()
+    {
         return Ok(None);
     }
     match &pinned.source {
-        Source::Program(program) => pinned.at(program.as_fd()).put_back(cgroup)?,
+        Source::Program(program) => pinned.attachment(program.as_fd()).put_back(cgroup)?,
         Source::Link(_) => {
-            let program = privileges::raised(|| Program::fd_from_id(pinned.id));
+            let program = privileges::with_raised(|| Program::fd_from_id(pinned.id));
             let program = program.context("opening its program (CAP_SYS_ADMIN)")?;
-            pinned.at(program.as_fd()).put_back(cgroup)?;
+            pinned.attachment(program.as_fd()).put_back(cgroup)?;
         }
     }
     Ok(Some(pinned.name.clone()))
@@ -286,13 +290,13 @@ fn attach_again(pinned: &PinnedProgram, cgroup: &File) -> Result<Option<String>>
 /// # Errors
 /// [`anyhow::Error`] if there is none of that name.
 pub fn unload(pin: &Path, name: &str) -> Result<()> {
-    privileges::check()?;
-    let all =
-        Objects::open(pin)?.filter(|all| check_name(name).is_ok() && all.0.own(name).exists());
-    let all = all.ok_or_else(|| missing(name))?;
+    privileges::check_privileges()?;
+    let all = ObjectPins::open(pin)?
+        .filter(|all| check_name(name).is_ok() && all.0.entry_path(name).exists());
+    let all = all.ok_or_else(|| missing_error(name))?;
     // An interrupted call leaves no object without links, which would be a fault.
-    let old = all.0.own(&format!("{name}{NEW}"));
-    let own = all.0.own(name);
+    let old = all.0.entry_path(&format!("{name}{NEW}"));
+    let own = all.0.entry_path(name);
     fs::rename(&own, &old)
         .with_context(|| format!("renaming {}", own.display()))
         .map_err(|error| match detach_links(&own) {
@@ -304,8 +308,8 @@ pub fn unload(pin: &Path, name: &str) -> Result<()> {
                 "its programs stay attached ({why:#}): mend this, and unload it again"
             )),
         })?;
-    clear(&old)?;
-    all.0.finish(pin);
+    remove_pins(&old)?;
+    all.0.remove_if_empty(pin);
     Ok(())
 }
 
@@ -313,12 +317,12 @@ pub fn unload(pin: &Path, name: &str) -> Result<()> {
 /// read-only.
 fn detach_links(own: &Path) -> Result<()> {
     let detach = |file: &String| -> Result<()> {
-        match links::open(&own.join(file))? {
+        match links::open_link(&own.join(file))? {
             Some(link) => Ok(link.detach()?),
             None => Ok(()),
         }
     };
-    let files = entries(own)?;
+    let files = directory_entries(own)?;
     let mut pinned = files.iter().filter(|file| file.starts_with(LINK));
     if pinned.try_for_each(detach).is_ok() {
         return Ok(());
@@ -340,20 +344,20 @@ fn detach_links(own: &Path) -> Result<()> {
 /// # Errors
 /// [`anyhow::Error`] if there is no object of that name.
 pub fn printed_prefixes(pin: &Path, name: &str) -> Result<Vec<String>> {
-    privileges::check()?;
+    privileges::check_privileges()?;
     let own = pin.join(DIRECTORY).join(name);
     if check_name(name).is_err() || !own.exists() {
-        return Err(missing(name));
+        return Err(missing_error(name));
     }
     let mut prefixes = Vec::new();
-    for file in entries(&own)? {
+    for file in directory_entries(&own)? {
         if !file.starts_with(MAP) || !file.contains("rodata") {
             continue;
         }
         let map = MapHandle::from_pinned_path(own.join(&file))
             .with_context(|| format!("opening map {file}"))?;
         let key = vec![0; map.key_size() as usize];
-        prefixes.extend(formats(
+        prefixes.extend(format_texts(
             &map.lookup(&key, MapFlags::ANY)?.unwrap_or_default(),
         ));
     }
@@ -364,7 +368,7 @@ pub fn printed_prefixes(pin: &Path, name: &str) -> Result<Vec<String>> {
 }
 
 /// The texts in a section of constants, each up to its first `%`.
-fn formats(section: &[u8]) -> Vec<String> {
+fn format_texts(section: &[u8]) -> Vec<String> {
     section
         .split(|&byte| byte == 0)
         .filter(|text| !text.is_empty())
@@ -411,35 +415,35 @@ fn check_name(name: &str) -> Result<()> {
     Ok(())
 }
 
-fn missing(name: &str) -> anyhow::Error {
+fn missing_error(name: &str) -> anyhow::Error {
     anyhow!("nothing is loaded under the name {name:?}; `thalweg sockops list` shows what is")
 }
 
 /// The directory of all objects, without the rest of interrupted calls. An object whose links were
 /// taken away stays: it is to be said.
-struct Objects(Locked);
+struct ObjectPins(Locked);
 
-impl Kept for Objects {
+impl RecoverablePins for ObjectPins {
     const DIRECTORY: &str = DIRECTORY;
     const OF: fn(Locked) -> Self = Self;
 
-    fn mend(&self) -> Result<()> {
-        for name in entries(&self.0.directory)? {
-            let own = self.0.own(&name);
-            if name.ends_with(NEW) || entries(&own)?.is_empty() {
-                clear(&own)?;
+    fn recover(&self) -> Result<()> {
+        for name in directory_entries(&self.0.directory)? {
+            let own = self.0.entry_path(&name);
+            if name.ends_with(NEW) || directory_entries(&own)?.is_empty() {
+                remove_pins(&own)?;
             }
         }
         Ok(())
     }
 }
 
-impl Objects {
-    fn load(&self, file: &Path, cgroup: &Path, name: &str) -> Result<Loaded> {
-        let own = self.0.own(name);
+impl ObjectPins {
+    fn load_object(&self, file: &Path, cgroup: &Path, name: &str) -> Result<Loaded> {
+        let own = self.0.entry_path(name);
         let is_link = |file: &String| file.starts_with(LINK);
-        if own.exists() && !entries(&own)?.iter().any(is_link) {
-            clear(&own)?;
+        if own.exists() && !directory_entries(&own)?.iter().any(is_link) {
+            remove_pins(&own)?;
         }
         if own.exists() {
             bail!(
@@ -447,35 +451,35 @@ impl Objects {
                  `thalweg sockops unload {name}`"
             );
         }
-        let new = self.0.own(&format!("{name}{NEW}"));
+        let new = self.0.entry_path(&format!("{name}{NEW}"));
         let loaded = load_into(&new, file, cgroup);
         if loaded.is_err() {
             // Only the first error matters.
-            let _ = clear(&new);
+            let _ = remove_pins(&new);
         }
         let left_out = loaded?;
         fs::rename(&new, &own).with_context(|| format!("renaming {}", new.display()))?;
-        let loaded = self.read(name)?;
+        let loaded = self.read_loaded(name)?;
         Ok(Loaded { left_out, ..loaded })
     }
 
-    fn read(&self, name: &str) -> Result<Loaded> {
-        let own = self.0.own(name);
+    fn read_loaded(&self, name: &str) -> Result<Loaded> {
+        let own = self.0.entry_path(name);
         let mut loaded = Loaded {
             name: name.to_owned(),
             cgroup: None,
             programs: Vec::new(),
             maps: Vec::new(),
-            faults: faults_of(&own, name).unwrap_or_else(|error| vec![format!("{error:#}")]),
+            faults: problems_of(&own, name).unwrap_or_else(|error| vec![format!("{error:#}")]),
             left_out: Vec::new(),
         };
-        let mut files = entries(&own)?;
+        let mut files = directory_entries(&own)?;
         files.sort();
         loaded.programs = program_names(&files).into_iter().collect();
         for file in files {
             if file.starts_with(LINK) {
                 if loaded.cgroup.is_none() {
-                    let link = links::open(&own.join(&file))?;
+                    let link = links::open_link(&own.join(&file))?;
                     let id = link.as_ref().map(links::attached_to).transpose()?.flatten();
                     loaded.cgroup = id.and_then(cgroup_path);
                 }
@@ -489,7 +493,7 @@ impl Objects {
 
 fn load_into(own: &Path, file: &Path, cgroup: &Path) -> Result<Vec<String>> {
     let (mut object, left_out) = load_object(file)?;
-    pins::make(own, false)?;
+    pins::create_directory(own, false)?;
     for mut map in object.maps_mut() {
         let name = map.name().to_string_lossy().replace('.', "_");
         let path = own.join(format!("{MAP}{name}"));
@@ -503,7 +507,7 @@ fn load_into(own: &Path, file: &Path, cgroup: &Path) -> Result<Vec<String>> {
             continue;
         }
         let name = program.name().to_string_lossy().into_owned();
-        links::pin(program.as_fd(), &own.join(format!("{PROGRAM}{name}")))?;
+        links::pin_object(program.as_fd(), &own.join(format!("{PROGRAM}{name}")))?;
         let path = own.join(format!("{LINK}{name}"));
         // Its pin keeps it attached.
         drop(links::attach_and_pin(&mut program, &cgroup_file, &path)?);
@@ -529,16 +533,16 @@ fn with_advice(reasons: String) -> String {
 
 /// Opens and loads an object; also returns the names of programs that are not loaded.
 fn load_object(file: &Path) -> Result<(Object, Vec<String>)> {
-    object::listening(|| load_quietly(file))
+    object::with_libbpf_log(|| load_quietly(file))
 }
 
 fn load_quietly(file: &Path) -> Result<(Object, Vec<String>)> {
     let shown = file.display();
-    take_said();
+    take_libbpf_log();
     let mut open = ObjectBuilder::default().open_file(file).map_err(|error| {
         anyhow!(
             "{shown} cannot be read as a BPF object: {}",
-            with_advice(last_line(&take_said()).unwrap_or_else(|| error.to_string()))
+            with_advice(last_line(&take_libbpf_log()).unwrap_or_else(|| error.to_string()))
         )
     })?;
     let mut left_out = Vec::new();
@@ -567,7 +571,7 @@ fn load_quietly(file: &Path) -> Result<(Object, Vec<String>)> {
     match open.load() {
         Ok(object) => Ok((object, left_out)),
         Err(error) => {
-            let reasons = last_words(&take_said());
+            let reasons = last_words(&take_libbpf_log());
             let reasons = if reasons.is_empty() {
                 error.to_string()
             } else {
@@ -579,8 +583,8 @@ fn load_quietly(file: &Path) -> Result<(Object, Vec<String>)> {
     }
 }
 
-fn clear(own: &Path) -> Result<()> {
-    pins::clear(own, LINK)
+fn remove_pins(own: &Path) -> Result<()> {
+    pins::remove_directory(own, LINK)
 }
 
 #[cfg(test)]
@@ -600,7 +604,7 @@ mod tests {
     #[test]
     fn formats_end_at_their_first_value() {
         assert_eq!(
-            formats(b"rtt %u us\0done\0\0%d"),
+            format_texts(b"rtt %u us\0done\0\0%d"),
             ["rtt ", "done", ""].map(String::from)
         );
     }

@@ -104,11 +104,11 @@ pub fn cgroup2_mount() -> Result<PathBuf> {
     if let Some(mount) = mounts_of("self")?.into_iter().find(is_cgroup2) {
         return Ok(mount.point);
     }
-    bail!("no cgroup v2 hierarchy is mounted; {}", cgroup2_remedy())
+    bail!("no cgroup v2 hierarchy is mounted; {}", cgroup2_hint())
 }
 
-/// What brings cgroup v2 back.
-pub fn cgroup2_remedy() -> String {
+/// Hint how to mount cgroup v2 again.
+pub fn cgroup2_hint() -> String {
     let of_init = mounts_of("1").unwrap_or_default();
     if of_init.iter().any(|mount| mount.kind == "cgroup2") {
         return format!("this process has mounts of its own: {NSENTER}");
@@ -174,7 +174,7 @@ pub fn load_modules(names: &[String]) {
     let Ok(present) = available_ccs() else { return };
     for name in names.iter().filter(|name| !present.contains(name)) {
         // The list of available controls, read later, shows the outcome.
-        let _ = program::command("modprobe")
+        let _ = program::program_command("modprobe")
             .args(["-q", &format!("tcp_{name}")])
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -213,7 +213,7 @@ pub fn monotonic_ns() -> u64 {
     clock_ns(libc::CLOCK_MONOTONIC).saturating_add_signed(offset_ns.saturating_neg())
 }
 
-/// What a time namespace adds to CLOCK_MONOTONIC, ns, from `/proc/PID/timens_offsets`
+/// Offset that a time namespace adds to CLOCK_MONOTONIC, ns, from `/proc/PID/timens_offsets`
 /// (time_namespaces(7)): a line `monotonic SECONDS NANOSECONDS`.
 fn monotonic_offset_ns(offsets: &str) -> i64 {
     let of_line = |line: &str| {
@@ -287,11 +287,11 @@ pub fn netns_cookie() -> Result<u64> {
 /// A network namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NetworkNamespace {
-    /// Its cookie.
+    /// Cookie of the namespace.
     pub cookie: u64,
-    /// Number of its file in /proc.
+    /// Number of the namespace's file in /proc.
     pub file: u64,
-    /// Its default congestion control.
+    /// Default congestion control.
     pub default_cc: String,
     /// Third number of its `net.ipv4.tcp_wmem`, bytes; `None`: it cannot be read.
     pub send_buffer_max: Option<u64>,
@@ -333,12 +333,12 @@ fn tcp_sockets() -> Option<u64> {
 
 /// Whether a network namespace is none of a user namespace, unless `users` is set.
 pub fn is_entered(namespace: &fs::File, users: bool) -> bool {
-    users || owner(namespace) == own_user_namespace()
+    users || user_namespace_id(namespace) == own_user_namespace()
 }
 
 /// Identity of the user namespace that owns a network namespace; `None` if it is an ancestor of
 /// ours, which we may not see.
-fn owner(namespace: &fs::File) -> Option<u64> {
+fn user_namespace_id(namespace: &fs::File) -> Option<u64> {
     // SAFETY: NS_GET_USERNS takes no argument; the descriptor is open for the whole call.
     let fd = unsafe { libc::ioctl(namespace.as_raw_fd(), NS_GET_USERNS) };
     if fd < 0 {
@@ -363,9 +363,9 @@ pub fn in_namespaces<T: Send + 'static>(
     asked.answers
 }
 
-/// What a function returned in network namespaces.
+/// Answers of a function that ran in network namespaces.
 #[derive(Debug)]
-pub struct Asked<T> {
+pub struct NamespaceAnswers<T> {
     /// One for each namespace, the caller's own first.
     pub answers: Vec<T>,
     /// Processor time that it took.
@@ -378,7 +378,7 @@ pub fn in_namespaces_of<T: Send + 'static>(
     files: impl FnOnce() -> Vec<PathBuf> + Send + 'static,
     wanted: impl Fn(&fs::File) -> bool + Send + 'static,
     ask: impl Fn(&Path) -> Option<T> + Send + 'static,
-) -> Asked<T> {
+) -> NamespaceAnswers<T> {
     let work = move || {
         let own = Path::new(OWN_NAMESPACE);
         // We are in our own: asked first, it needs no privilege.
@@ -389,17 +389,17 @@ pub fn in_namespaces_of<T: Send + 'static>(
                 || wanted(file)
                     && nix::sched::setns(file.as_fd(), nix::sched::CloneFlags::CLONE_NEWNET).is_ok()
         };
-        let answers = opened(files)
+        let answers = open_namespaces(files)
             .filter(|(path, file)| enter(path, file))
             .filter_map(|(path, _)| ask(&path))
             .collect();
-        Asked {
+        NamespaceAnswers {
             answers,
             time: Duration::from_nanos(thread_time_ns()),
         }
     };
-    let worker = std::thread::spawn(move || privileges::raised(work));
-    worker.join().unwrap_or_else(|_| Asked {
+    let worker = std::thread::spawn(move || privileges::with_raised(work));
+    worker.join().unwrap_or_else(|_| NamespaceAnswers {
         answers: Vec::new(),
         time: Duration::ZERO,
     })
@@ -409,7 +409,7 @@ pub fn in_namespaces_of<T: Send + 'static>(
 /// named ones. A namespace that cannot be opened (removed by now, or not visible to us) is left
 /// out.
 pub fn network_namespaces() -> impl Iterator<Item = (PathBuf, fs::File)> {
-    opened(namespace_files())
+    open_namespaces(namespace_files())
 }
 
 /// Files of network namespaces: the process's own first, then those of all processes and the named
@@ -432,7 +432,7 @@ pub fn namespace_files() -> Vec<PathBuf> {
 }
 
 /// The namespaces of these files, each once.
-fn opened(paths: Vec<PathBuf>) -> impl Iterator<Item = (PathBuf, fs::File)> {
+fn open_namespaces(paths: Vec<PathBuf>) -> impl Iterator<Item = (PathBuf, fs::File)> {
     let mut seen = HashSet::new();
     paths.into_iter().filter_map(move |path| {
         let file = fs::File::open(&path).ok()?;
@@ -523,7 +523,7 @@ pub fn check_outlives(bpffs: &Path) -> Result<()> {
 /// # Errors
 /// Pins end with the command, which would mount the BPF file system itself.
 pub fn doubt_about_pins(pin: &Path) -> Result<Option<String>> {
-    if privileges::check().is_err() {
+    if privileges::check_privileges().is_err() {
         return Ok(None);
     }
     // The first process of a PID namespace sees itself there.
@@ -581,13 +581,13 @@ pub fn has_pins(path: &Path) -> bool {
 }
 
 /// Another process, by a descriptor: its number cannot be reused for a third one.
-pub struct Process(OwnedFd);
+pub struct ProcessHandle(OwnedFd);
 
-impl Process {
+impl ProcessHandle {
     /// The process with a number.
     ///
     /// # Errors
-    /// It does not exist.
+    /// The process does not exist.
     pub fn open(pid: u32) -> io::Result<Self> {
         // SAFETY: pidfd_open takes two numbers.
         let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
@@ -602,8 +602,8 @@ impl Process {
     /// Sends it a signal.
     ///
     /// # Errors
-    /// It has ended, or this process may not.
-    pub fn signal(&self, signal: nix::sys::signal::Signal) -> io::Result<()> {
+    /// The process has ended, or this process may not signal it.
+    pub fn send_signal(&self, signal: nix::sys::signal::Signal) -> io::Result<()> {
         let (fd, number) = (self.0.as_raw_fd(), signal as i32);
         // SAFETY: pidfd_send_signal takes two numbers, no information, and no flags.
         let failed = unsafe {
@@ -723,7 +723,7 @@ mod tests {
     fn a_file_that_is_no_namespace_is_left_out() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let own = PathBuf::from(OWN_NAMESPACE);
-        let found = opened(vec![file.path().to_owned(), own.clone()]);
+        let found = open_namespaces(vec![file.path().to_owned(), own.clone()]);
         let found: Vec<PathBuf> = found.map(|(path, _)| path).collect();
         assert_eq!(found, [own]);
     }

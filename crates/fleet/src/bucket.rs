@@ -8,25 +8,25 @@ use crate::fault::{Fault, Kind};
 use crate::names::Name;
 use crate::wire::{Shard, policy, priors, status};
 
-/// What a bucket's description says, with the version of its format.
+/// Description of a bucket, with the version of its format.
 const DESCRIPTION: &str = "thalweg fleet, format 1";
 
 /// A bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Bucket {
-    /// What agents measured: key `AGENT.SHARD`.
+    /// Measurements of agents: key `AGENT.SHARD`.
     Priors,
-    /// How agents are: key `AGENT`.
+    /// State of agents: key `AGENT`.
     Status,
     /// Policies: key `LABEL`, with their history.
     Policy,
 }
 
-/// All of them.
+/// All buckets.
 pub const BUCKETS: [Bucket; 3] = [Bucket::Priors, Bucket::Status, Bucket::Policy];
 
 /// The subject under which agents hear that a label has a new policy. No bucket has it.
-pub(crate) fn bell(label: &str) -> String {
+pub(crate) fn notify_subject(label: &str) -> String {
     format!("thalweg.bell.{label}")
 }
 
@@ -53,7 +53,7 @@ impl Default for Limits {
 
 /// Limits that an operator wants; what is not said stays, or is as usual in a new bucket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Wanted {
+pub struct WantedLimits {
     /// As [`Limits::bytes`].
     pub bytes: Option<u64>,
     /// As [`Limits::age`].
@@ -64,7 +64,7 @@ pub struct Wanted {
     pub least_replicas: u8,
 }
 
-impl From<&Limits> for Wanted {
+impl From<&Limits> for WantedLimits {
     fn from(limits: &Limits) -> Self {
         Self {
             bytes: Some(limits.bytes),
@@ -75,9 +75,9 @@ impl From<&Limits> for Wanted {
     }
 }
 
-impl Wanted {
+impl WantedLimits {
     /// The limits that come of those before.
-    pub(crate) fn over(&self, before: &Limits) -> Limits {
+    pub(crate) fn limits_after(&self, before: &Limits) -> Limits {
         let least = before.replicas.max(self.least_replicas);
         Limits {
             bytes: self.bytes.unwrap_or(before.bytes),
@@ -88,7 +88,7 @@ impl Wanted {
 }
 
 impl Bucket {
-    /// Its name.
+    /// Name of the bucket.
     pub fn name(self) -> &'static str {
         match self {
             Self::Priors => "thalweg-priors",
@@ -98,12 +98,12 @@ impl Bucket {
     }
 
     /// The stream that holds it.
-    pub fn stream(self) -> String {
+    pub fn stream_name(self) -> String {
         format!("KV_{}", self.name())
     }
 
     /// The subject of a key.
-    pub fn subject(self, key: &str) -> String {
+    pub fn key_subject(self, key: &str) -> String {
         format!("$KV.{}.{key}", self.name())
     }
 
@@ -117,7 +117,7 @@ impl Bucket {
     }
 
     /// Values kept of a key.
-    fn history(self) -> i64 {
+    fn history_length(self) -> i64 {
         match self {
             Self::Priors | Self::Status => 1,
             Self::Policy => 64,
@@ -130,19 +130,19 @@ impl Bucket {
     /// - No direct reads: their answers go to any subject that the asker names, as raw messages, and
     ///   so an agent could write under another's key.
     /// - Full is full: an agent cannot push out what others wrote.
-    pub(crate) fn config(self, limits: &Limits) -> stream::Config {
+    pub(crate) fn stream_config(self, limits: &Limits) -> stream::Config {
         let (bytes, age) = match self {
             Self::Priors => (limits.bytes, limits.age),
             Self::Status => (limits.bytes / 16, limits.age),
             Self::Policy => (limits.bytes / 16, Duration::ZERO),
         };
         stream::Config {
-            name: self.stream(),
+            name: self.stream_name(),
             description: Some(DESCRIPTION.to_owned()),
-            subjects: vec![self.subject(">")],
+            subjects: vec![self.key_subject(">")],
             max_bytes: i64::try_from(bytes).unwrap_or(i64::MAX),
             max_messages: -1,
-            max_messages_per_subject: self.history(),
+            max_messages_per_subject: self.history_length(),
             max_message_size: (self.message_bytes() + 1024) as i32,
             max_age: age,
             discard: stream::DiscardPolicy::New,
@@ -157,7 +157,7 @@ impl Bucket {
     }
 
     /// The limits of a stream that is this bucket.
-    pub(crate) fn limits(self, found: &stream::Config) -> Limits {
+    pub(crate) fn stream_limits(self, found: &stream::Config) -> Limits {
         let usual = Limits::default();
         let bytes = u64::try_from(found.max_bytes).ok().filter(|it| *it > 0);
         Limits {
@@ -174,7 +174,7 @@ impl Bucket {
     }
 
     /// Checks what clients rely on.
-    pub(crate) fn check(self, found: &stream::Config) -> Result<(), Fault> {
+    pub(crate) fn check_config(self, found: &stream::Config) -> Result<(), Fault> {
         let name = self.name();
         let described = found.description.as_deref().unwrap_or("none");
         if described != DESCRIPTION {
@@ -185,7 +185,7 @@ impl Bucket {
                 ),
             ));
         }
-        let expected = self.config(&Limits::default());
+        let expected = self.stream_config(&Limits::default());
         let same = found.subjects == expected.subjects
             && found.max_messages_per_subject == expected.max_messages_per_subject
             && found.max_message_size == expected.max_message_size
@@ -201,7 +201,7 @@ impl Bucket {
     }
 }
 
-/// What is under a key.
+/// A bucket's key, parsed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Key {
     Priors(Name, Shard),
@@ -212,7 +212,7 @@ pub(crate) enum Key {
 impl Key {
     /// The key of a subject in this bucket.
     pub fn parse(bucket: Bucket, subject: &str) -> Result<Self, Fault> {
-        let prefix = bucket.subject("");
+        let prefix = bucket.key_subject("");
         let wrong = || {
             let name = bucket.name();
             Fault::new(

@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 use crate::fault::{Fault, Kind};
 use crate::names::Name;
 use crate::session::{Agent, Command, Reported};
-use crate::settings::{Pace, Settings, SettingsError};
+use crate::settings::{Settings, SettingsError, Timing};
 use crate::shared::{Incoming, Outgoing, Shared, Slot, State};
 use crate::wire::{LeftOut, Status, WireError};
 
@@ -21,7 +21,7 @@ const QUESTIONS: usize = 4;
 /// Why the client cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// Its settings.
+    /// The client's settings.
     #[error(transparent)]
     Settings(#[from] SettingsError),
     /// The thread.
@@ -29,13 +29,13 @@ pub enum StartError {
     Thread(#[from] std::io::Error),
 }
 
-/// The client. Nothing of it waits for a server, apart from [`Fleet::statuses`]. It ends when it is
+/// The client. Nothing of it waits for a server, apart from [`Fleet::request_statuses`]. It ends when it is
 /// dropped, and what was not sent by then is not.
 pub struct Fleet {
     shared: Arc<Shared>,
     commands: mpsc::Sender<Command>,
     thread: Option<JoinHandle<()>>,
-    pace: Pace,
+    pace: Timing,
     agent: Name,
     instance: u64,
 }
@@ -43,11 +43,11 @@ pub struct Fleet {
 /// An agent as `fleet status` shows it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Member {
-    /// Its name.
+    /// Name of the agent.
     pub agent: Name,
     /// Time since its last status, by the server's clock.
     pub age: Duration,
-    /// What it says, or why that cannot be read.
+    /// Status of the agent, or why it cannot be read.
     pub status: Result<Status, Fault>,
     /// Comparisons of it that are left out, since a cell is out of bounds.
     pub left_out: Vec<LeftOut>,
@@ -82,13 +82,13 @@ impl Fleet {
     /// # Errors
     /// The settings, or the thread. No server is none: the thread goes on trying.
     pub fn start(settings: &Settings) -> Result<Self, StartError> {
-        let checked = settings.checked()?;
+        let checked = settings.read_checked()?;
         let shared = Arc::new(Shared::default());
         let (commands, receiver) = mpsc::channel(QUESTIONS);
         let agent = Agent::new(checked, Arc::clone(&shared), receiver);
         let thread = std::thread::Builder::new()
             .name("fleet".to_owned())
-            .spawn(move || agent.run())?;
+            .spawn(move || agent.run_sessions())?;
         Ok(Self {
             shared,
             commands,
@@ -104,7 +104,7 @@ impl Fleet {
     ///
     /// # Errors
     /// A field is out of bounds, or the message is of another agent.
-    pub fn offer(&self, outgoing: &Outgoing) -> Result<(), WireError> {
+    pub fn offer_message(&self, outgoing: &Outgoing) -> Result<(), WireError> {
         let (slot, agent, bytes, pause) = match outgoing {
             Outgoing::Priors(priors) => {
                 let slot = Slot::Priors(priors.shard);
@@ -124,14 +124,14 @@ impl Fleet {
             let text = format!("agent: found {agent}, expected {}", self.agent);
             return Err(WireError::Form(text));
         }
-        self.shared.put(slot, bytes, pause);
+        self.shared.put_message(slot, bytes, pause);
         Ok(())
     }
 
     /// Takes what has arrived; waits for the first at most so long. Until this is called, no more
     /// is asked of the server than some thirty messages.
-    pub fn take(&self, patience: Duration) -> Vec<Incoming> {
-        self.shared.take(patience)
+    pub fn take_messages(&self, timeout: Duration) -> Vec<Incoming> {
+        self.shared.take_messages(timeout)
     }
 
     /// How the client is.
@@ -143,20 +143,20 @@ impl Fleet {
     ///
     /// # Errors
     /// The fleet is away, or does not answer.
-    pub fn statuses(&self, patience: Duration) -> Result<Vec<Member>, Fault> {
+    pub fn request_statuses(&self, timeout: Duration) -> Result<Vec<Member>, Fault> {
         let slow = || Fault::new(Kind::Slow, "the fleet does not answer in time");
         let (answer, answered) = sync_channel(1);
         self.commands
             .try_send(Command::Statuses(answer))
             .map_err(|_| slow())?;
-        let rows = answered.recv_timeout(patience).map_err(|_| slow())??;
+        let rows = answered.recv_timeout(timeout).map_err(|_| slow())??;
         Ok(rows.into_iter().map(Member::new).collect())
     }
 }
 
 impl Drop for Fleet {
     fn drop(&mut self) {
-        self.shared.end();
+        self.shared.end_session();
         if let Some(thread) = self.thread.take() {
             // If it panicked, that was printed.
             drop(thread.join());

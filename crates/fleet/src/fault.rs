@@ -61,7 +61,7 @@ impl Kind {
         Self::Server,
     ];
 
-    /// Its name, for metrics and pages.
+    /// Name of the kind, for metrics and pages.
     pub fn name(self) -> &'static str {
         match self {
             Self::Unreachable => "unreachable",
@@ -86,7 +86,7 @@ impl Kind {
 pub struct Fault {
     /// The kind.
     pub kind: Kind,
-    /// What happened, without control characters.
+    /// Text of the error, without control characters.
     pub text: String,
 }
 
@@ -107,7 +107,7 @@ impl Fault {
     }
 
     /// A message under this key is refused.
-    pub(crate) fn wire(key: &str, error: &WireError) -> Self {
+    pub(crate) fn refused_message(key: &str, error: &WireError) -> Self {
         let kind = match error {
             WireError::Size { .. } => Kind::Size,
             WireError::Version { .. } => Kind::Version,
@@ -117,17 +117,17 @@ impl Fault {
     }
 
     /// A socket of a connection to this server failed.
-    pub(crate) fn io(server: &str, error: &std::io::Error) -> Self {
+    pub(crate) fn socket_error(server: &str, error: &std::io::Error) -> Self {
         let kind = match error.kind() {
             _ if is_tls(error) => Kind::Tls,
             std::io::ErrorKind::TimedOut => Kind::Slow,
             _ => Kind::Unreachable,
         };
-        Self::new(kind, format_args!("{server}: {}", chain(error)))
+        Self::new(kind, format_args!("{server}: {}", error_chain(error)))
     }
 
     /// A server did not let the client in.
-    pub(crate) fn connect(server: &str, error: &ConnectError) -> Self {
+    pub(crate) fn connect_error(server: &str, error: &ConnectError) -> Self {
         let kind = match error.kind() {
             ConnectErrorKind::AuthorizationViolation | ConnectErrorKind::Authentication => {
                 Kind::Credentials
@@ -135,12 +135,12 @@ impl Fault {
             ConnectErrorKind::TimedOut => Kind::Slow,
             _ => Kind::Unreachable,
         };
-        Self::new(kind, format_args!("{server}: {}", chain(error)))
+        Self::new(kind, format_args!("{server}: {}", error_chain(error)))
     }
 
     /// Something with a bucket failed.
-    pub(crate) fn bucket(name: &str, error: &(dyn Error + 'static)) -> Self {
-        let text = chain(error);
+    pub(crate) fn bucket_error(name: &str, error: &(dyn Error + 'static)) -> Self {
+        let text = error_chain(error);
         // What the client's types tell only as text. The codes are those of JetStream's API.
         let has = |words: &[&str]| words.iter().any(|word| text.contains(word));
         let kind = if has(&["timed out", "didn't receive ack"]) {
@@ -189,7 +189,7 @@ fn is_tls(error: &(dyn Error + 'static)) -> bool {
 }
 
 /// The texts of an error and its sources that are not in each other.
-fn chain(error: &(dyn Error + 'static)) -> String {
+fn error_chain(error: &(dyn Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut next = error.source();
     while let Some(error) = next {

@@ -76,9 +76,9 @@ fn violation(kind: Kind, text: impl Into<String>) -> Violation {
     }
 }
 
-/// What the client has asked for, and what it has not answered.
+/// Bytes that the client has asked for, and PINGs that it has not answered.
 #[derive(Debug, Default)]
-pub(crate) struct Account {
+pub(crate) struct ReceiveBudget {
     /// Bytes that the server may still send.
     owed: AtomicUsize,
     /// PINGs without an answer.
@@ -87,8 +87,8 @@ pub(crate) struct Account {
     has_get: AtomicBool,
 }
 
-impl Account {
-    fn ask(&self, subject: &str) {
+impl ReceiveBudget {
+    fn note_request(&self, subject: &str) {
         let owed = (self.owed.load(Relaxed) + REQUEST_MAX).min(OWED_MAX);
         self.owed.store(owed, Relaxed);
         if subject.contains(GET) {
@@ -96,14 +96,14 @@ impl Account {
         }
     }
 
-    fn receive(&self, bytes: usize) -> Result<(), Violation> {
+    fn note_received(&self, bytes: usize) -> Result<(), Violation> {
         let left = self.owed.load(Relaxed).checked_sub(bytes);
         let more = || violation(Kind::Size, "the server sent more than was asked for");
         self.owed.store(left.ok_or_else(more)?, Relaxed);
         Ok(())
     }
 
-    fn ping(&self) -> Result<(), Violation> {
+    fn note_ping(&self) -> Result<(), Violation> {
         let pings = self.pings.fetch_add(1, Relaxed);
         if pings < PINGS_MAX {
             return Ok(());
@@ -114,13 +114,13 @@ impl Account {
         ))
     }
 
-    fn pong(&self) {
+    fn note_pong(&self) {
         let pings = self.pings.load(Relaxed);
         self.pings.store(pings.saturating_sub(1), Relaxed);
     }
 }
 
-/// What the server sends, as the client library gets it.
+/// Filter of the server's bytes on their way to the client library.
 #[derive(Debug, Default)]
 pub(crate) struct Filter {
     state: State,
@@ -151,11 +151,11 @@ struct Message {
 
 impl Filter {
     /// Takes bytes of the server; adds to `output` what the client library gets.
-    pub fn pass(
+    pub fn pass_bytes(
         &mut self,
         mut input: &[u8],
         output: &mut Vec<u8>,
-        account: &Account,
+        account: &ReceiveBudget,
     ) -> Result<(), Violation> {
         while !input.is_empty() {
             match &mut self.state {
@@ -217,14 +217,18 @@ impl Filter {
 }
 
 /// A line of the server; what comes after it.
-fn pass_line(line: &str, output: &mut Vec<u8>, account: &Account) -> Result<State, Violation> {
+fn pass_line(
+    line: &str,
+    output: &mut Vec<u8>,
+    account: &ReceiveBudget,
+) -> Result<State, Violation> {
     let (verb, rest) = line.split_once(' ').unwrap_or((line, ""));
     let text = match verb {
         "MSG" | "HMSG" => return pass_message(line, output, account),
         "INFO" => format!("INFO {}\r\n", known_info(rest)?),
         "-ERR" => format!("-ERR {}\r\n", one_line(rest, ERROR_MAX)),
         "PING" => {
-            account.ping()?;
+            account.note_ping()?;
             "PING\r\n".to_owned()
         }
         "PONG" => "PONG\r\n".to_owned(),
@@ -252,8 +256,12 @@ pub(crate) fn no_nats(line: &str) -> Violation {
     violation(Kind::Unreachable, text)
 }
 
-fn pass_message(line: &str, output: &mut Vec<u8>, account: &Account) -> Result<State, Violation> {
-    let message = Message::of(line)?;
+fn pass_message(
+    line: &str,
+    output: &mut Vec<u8>,
+    account: &ReceiveBudget,
+) -> Result<State, Violation> {
+    let message = Message::parse_line(line)?;
     let is_notify = message.to.starts_with(NOTIFY);
     let most = if is_notify {
         NOTIFY_MAX
@@ -278,7 +286,7 @@ fn pass_message(line: &str, output: &mut Vec<u8>, account: &Account) -> Result<S
             is_kept: false,
         });
     }
-    account.receive(OVERHEAD + line.len() + message.total)?;
+    account.note_received(OVERHEAD + line.len() + message.total)?;
     match message.headers {
         Some(left) if left > 0 => Ok(State::Headers {
             message,
@@ -297,7 +305,7 @@ fn pass_message(line: &str, output: &mut Vec<u8>, account: &Account) -> Result<S
 }
 
 impl Message {
-    fn of(line: &str) -> Result<Self, Violation> {
+    fn parse_line(line: &str) -> Result<Self, Violation> {
         let wrong = || {
             let text = format!("found {:?}, expected a message's line", one_line(line, 80));
             violation(Kind::Form, text)
@@ -377,7 +385,7 @@ fn known_headers(block: &[u8], has_status: bool) -> String {
     text + "\r\n\r\n"
 }
 
-/// What the client library sends, of which requests are counted. It passes unchanged.
+/// Counter of requests among the bytes that the client library sends, which pass unchanged.
 #[derive(Debug, Default)]
 pub(crate) struct Requests {
     line: Vec<u8>,
@@ -386,7 +394,7 @@ pub(crate) struct Requests {
 
 impl Requests {
     /// Takes note of bytes of the client library.
-    pub fn note(&mut self, mut input: &[u8], account: &Account) {
+    pub fn note_sent(&mut self, mut input: &[u8], account: &ReceiveBudget) {
         while !input.is_empty() {
             let taken = self.skipped.min(input.len());
             self.skipped -= taken;
@@ -404,13 +412,13 @@ impl Requests {
                 ["PUB", _, size] | ["HPUB", _, _, size] => (None, size),
                 ["PUB", subject, _, size] | ["HPUB", subject, _, _, size] => (Some(subject), size),
                 ["PONG"] => {
-                    account.pong();
+                    account.note_pong();
                     continue;
                 }
                 _ => continue,
             };
             if let Some(subject) = answered {
-                account.ask(subject);
+                account.note_request(subject);
             }
             self.skipped = size.parse().map_or(0, |size: usize| size + 2);
         }
@@ -424,17 +432,17 @@ mod tests {
 
     use super::*;
 
-    fn asked(requests: usize) -> Account {
-        let account = Account::default();
+    fn asked(requests: usize) -> ReceiveBudget {
+        let account = ReceiveBudget::default();
         for _ in 0..requests {
-            Requests::default().note(b"PUB a reply 2\r\n{}\r\n", &account);
+            Requests::default().note_sent(b"PUB a reply 2\r\n{}\r\n", &account);
         }
         account
     }
 
     fn passed(input: &[u8]) -> Result<String, Violation> {
         let mut output = Vec::new();
-        Filter::default().pass(input, &mut output, &asked(1))?;
+        Filter::default().pass_bytes(input, &mut output, &asked(1))?;
         Ok(String::from_utf8(output).unwrap())
     }
 
@@ -480,8 +488,8 @@ mod tests {
         let account = asked(1);
         let refused = |subject: &str, size: usize| {
             let line = format!("MSG {subject} 0 {size}\r\n");
-            let passed = Filter::default().pass(line.as_bytes(), &mut Vec::new(), &account);
-            account.ask("");
+            let passed = Filter::default().pass_bytes(line.as_bytes(), &mut Vec::new(), &account);
+            account.note_request("");
             passed.err().map(|refused| refused.kind)
         };
         let (answer, value) = ("_INBOX.a.b.c", "$KV.thalweg-policy.all");
@@ -493,7 +501,7 @@ mod tests {
         let answered = stored * 4 / 3 + 500;
         assert_eq!(refused(answer, answered), Some(Kind::Size));
         let get = b"PUB $JS.API.STREAM.MSG.GET.KV_thalweg-policy _INBOX.a.b.c 2\r\n{}\r\n";
-        Requests::default().note(get, &account);
+        Requests::default().note_sent(get, &account);
         assert_eq!(refused(answer, answered), None);
         assert_eq!(refused(answer, 704 << 10), Some(Kind::Size));
     }
@@ -503,11 +511,11 @@ mod tests {
         let mut filter = Filter::default();
         let mut output = Vec::new();
         let account = asked(0);
-        let begun = filter.pass(b"INFO {", &mut output, &account);
+        let begun = filter.pass_bytes(b"INFO {", &mut output, &account);
         begun.unwrap();
         let mut passed = 0;
         let refused = loop {
-            match filter.pass(&[b'x'; 100], &mut output, &account) {
+            match filter.pass_bytes(&[b'x'; 100], &mut output, &account) {
                 Ok(()) => passed += 100,
                 Err(refused) => break refused,
             }
@@ -524,14 +532,14 @@ mod tests {
         let small = b"MSG x 1 2\r\nhi\r\n";
         let taken = (0..1_000_000).take_while(|_| {
             output.clear();
-            filter.pass(small, &mut output, &account).is_ok()
+            filter.pass_bytes(small, &mut output, &account).is_ok()
         });
         let taken = taken.count();
         assert!((1000..10_000).contains(&taken), "{taken}");
         // The next request is answered again, and no number of requests raises the bound for good.
         let account = asked(1000);
-        assert!(account.receive(OWED_MAX).is_ok());
-        assert!(account.receive(1).is_err());
+        assert!(account.note_received(OWED_MAX).is_ok());
+        assert!(account.note_received(1).is_err());
     }
 
     #[test]
@@ -603,10 +611,12 @@ mod tests {
         let mut filter = Filter::default();
         let mut output = Vec::new();
         for _ in 0..1000 {
-            filter.pass(b"PING\r\n", &mut output, &account).unwrap();
-            Requests::default().note(b"PONG\r\n", &account);
+            filter
+                .pass_bytes(b"PING\r\n", &mut output, &account)
+                .unwrap();
+            Requests::default().note_sent(b"PONG\r\n", &account);
         }
-        let refused = filter.pass(&b"PING\r\n".repeat(100), &mut output, &account);
+        let refused = filter.pass_bytes(&b"PING\r\n".repeat(100), &mut output, &account);
         assert_eq!(refused.unwrap_err().kind, Kind::Size);
     }
 
@@ -637,7 +647,7 @@ mod tests {
                 let (mut filter, mut output, account) = (Filter::default(), Vec::new(), asked(1));
                 let passed = input
                     .chunks(size)
-                    .try_for_each(|piece| filter.pass(piece, &mut output, &account));
+                    .try_for_each(|piece| filter.pass_bytes(piece, &mut output, &account));
                 (output, passed)
             };
             prop_assert_eq!(pass(cut), pass(input.len().max(1)));

@@ -28,7 +28,7 @@ impl PublicKey {
     /// The key of this text.
     ///
     /// # Errors
-    /// It is none, or of another kind.
+    /// The text is no key, or a key of another kind.
     pub fn parse(text: &str) -> Result<Self, KeyError> {
         let found = crate::text::one_line(text, 64);
         let expected = "expected a public key of policies (M and 55 characters)";
@@ -41,7 +41,7 @@ impl PublicKey {
     }
 
     /// Whether this key signed these bytes.
-    pub fn verifies(&self, bytes: &[u8], signature: &[u8; 64]) -> bool {
+    pub fn verify_signature(&self, bytes: &[u8], signature: &[u8; 64]) -> bool {
         self.0.verify(bytes, signature).is_ok()
     }
 }
@@ -71,7 +71,7 @@ pub struct SigningKey(KeyPair);
 
 impl fmt::Debug for SigningKey {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "SigningKey({})", self.public())
+        write!(formatter, "SigningKey({})", self.public_key())
     }
 }
 
@@ -85,8 +85,8 @@ impl SigningKey {
     ///
     /// # Errors
     /// Others may read the file, it cannot be read, or has no such key.
-    pub fn read(file: &Path) -> Result<Self, KeyError> {
-        let key = seed(file)?;
+    pub fn read_file(file: &Path) -> Result<Self, KeyError> {
+        let key = read_seed(file)?;
         match key.key_pair_type() {
             KeyPairType::Module => Ok(Self(key)),
             _ => Err(KeyError::Wrong(format!(
@@ -99,27 +99,29 @@ impl SigningKey {
     /// The key of a file, which is made with mode 0600 where there is none.
     ///
     /// # Errors
-    /// As [`Self::read`], or the file cannot be written.
-    pub fn keep(file: &Path) -> Result<Self, KeyError> {
-        keep(file, Self::read, |file| Self::generate().write(file))
+    /// As [`Self::read_file`], or the file cannot be written.
+    pub fn read_or_create(file: &Path) -> Result<Self, KeyError> {
+        read_or_create(file, Self::read_file, |file| {
+            Self::generate().write_new(file)
+        })
     }
 
     /// Writes a new file with mode 0600.
     ///
     /// # Errors
     /// The file exists, or cannot be written.
-    pub fn write(&self, file: &Path) -> Result<(), KeyError> {
+    pub fn write_new(&self, file: &Path) -> Result<(), KeyError> {
         write_seed(&self.0, file)
     }
 
-    /// Its public key.
-    pub fn public(&self) -> PublicKey {
+    /// Public key of this signing key.
+    pub fn public_key(&self) -> PublicKey {
         let text = self.0.public_key();
         PublicKey::parse(&text).expect("the key is of this kind")
     }
 
     /// The signature of these bytes.
-    pub(crate) fn sign(&self, bytes: &[u8]) -> [u8; 64] {
+    pub(crate) fn sign_bytes(&self, bytes: &[u8]) -> [u8; 64] {
         let signature = self.0.sign(bytes).expect("it has a seed");
         signature
             .try_into()
@@ -132,7 +134,7 @@ pub struct UserKey(KeyPair);
 
 impl fmt::Debug for UserKey {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "UserKey({})", self.public())
+        write!(formatter, "UserKey({})", self.public_key())
     }
 }
 
@@ -146,8 +148,8 @@ impl UserKey {
     ///
     /// # Errors
     /// Others may read the file, it cannot be read, or has no such key.
-    pub fn read(file: &Path) -> Result<Self, KeyError> {
-        let key = seed(file)?;
+    pub fn read_file(file: &Path) -> Result<Self, KeyError> {
+        let key = read_seed(file)?;
         match key.key_pair_type() {
             KeyPairType::User => Ok(Self(key)),
             _ => Err(KeyError::Wrong(format!(
@@ -160,25 +162,27 @@ impl UserKey {
     /// The key of a file, which is made with mode 0600 where there is none.
     ///
     /// # Errors
-    /// As [`Self::read`], or the file cannot be written.
-    pub fn keep(file: &Path) -> Result<Self, KeyError> {
-        keep(file, Self::read, |file| Self::generate().write(file))
+    /// As [`Self::read_file`], or the file cannot be written.
+    pub fn read_or_create(file: &Path) -> Result<Self, KeyError> {
+        read_or_create(file, Self::read_file, |file| {
+            Self::generate().write_new(file)
+        })
     }
 
     /// Writes a new file with mode 0600.
     ///
     /// # Errors
     /// The file exists, or cannot be written.
-    pub fn write(&self, file: &Path) -> Result<(), KeyError> {
+    pub fn write_new(&self, file: &Path) -> Result<(), KeyError> {
         write_seed(&self.0, file)
     }
 
-    /// Its public key, as a server's configuration has it.
-    pub fn public(&self) -> String {
+    /// Public key of this user, as a server's configuration has it.
+    pub fn public_key(&self) -> String {
         self.0.public_key()
     }
 
-    pub(crate) fn seed(&self) -> String {
+    pub(crate) fn seed_text(&self) -> String {
         self.0.seed().expect("it has a seed")
     }
 }
@@ -187,8 +191,8 @@ impl UserKey {
 ///
 /// # Errors
 /// Others may read the file, or it cannot be read.
-pub(crate) fn secret(file: &Path) -> Result<String, KeyError> {
-    let bytes = file::read(file, 64 << 10).map_err(|error| match error.may_pass() {
+pub(crate) fn read_secret(file: &Path) -> Result<String, KeyError> {
+    let bytes = file::read_bytes(file, 64 << 10).map_err(|error| match error.may_pass() {
         true => KeyError::Unread(error.to_string()),
         false => KeyError::Wrong(error.to_string()),
     })?;
@@ -201,8 +205,8 @@ pub(crate) fn secret(file: &Path) -> Result<String, KeyError> {
     String::from_utf8(bytes).map_err(|_| failed(&"found bytes that are not text"))
 }
 
-fn seed(file: &Path) -> Result<KeyPair, KeyError> {
-    let text = secret(file)?;
+fn read_seed(file: &Path) -> Result<KeyPair, KeyError> {
+    let text = read_secret(file)?;
     let lines = text.lines().map(str::trim);
     let mut seeds = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
     match (seeds.next().map(KeyPair::from_seed), seeds.next()) {
@@ -216,7 +220,7 @@ fn seed(file: &Path) -> Result<KeyPair, KeyError> {
 }
 
 /// The key of a file. Where there is none it is made; of several callers at a time, by one.
-fn keep<K>(
+fn read_or_create<K>(
     file: &Path,
     read: impl Fn(&Path) -> Result<K, KeyError>,
     make: impl Fn(&Path) -> Result<(), KeyError>,
@@ -229,7 +233,7 @@ fn keep<K>(
 
 fn write_seed(key: &KeyPair, file: &Path) -> Result<(), KeyError> {
     let seed = key.seed().expect("it has a seed");
-    let written = file::create(file, 0o600, format!("{seed}\n").as_bytes());
+    let written = file::create_new(file, 0o600, format!("{seed}\n").as_bytes());
     written.map_err(|why| {
         let why = match why.kind() {
             ErrorKind::AlreadyExists => {

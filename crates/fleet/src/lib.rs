@@ -29,10 +29,10 @@ mod text;
 pub mod traffic;
 pub mod wire;
 
-pub use bucket::{BUCKETS, Bucket, Limits, Wanted};
+pub use bucket::{BUCKETS, Bucket, Limits, WantedLimits};
 pub use client::{Fleet, Member, StartError};
 pub use fault::{Fault, Kind};
 pub use names::{Name, NameError};
-pub use operator::{Made, Operator, OperatorError};
-pub use settings::{Identity, Pace, Settings, SettingsError, check_server};
-pub use shared::{Connection, Incoming, Outgoing, State, Told, Traffic};
+pub use operator::{BucketChange, Operator, OperatorError};
+pub use settings::{Identity, Settings, SettingsError, Timing, check_server};
+pub use shared::{Connection, Incoming, Outgoing, ReportedFault, State, Traffic};

@@ -23,14 +23,14 @@ const MESSAGES: usize = 2 * BATCH;
 /// beyond what was asked for end the connection (`filter.rs`).
 const PAYLOAD_MAX: usize = 8 << 20;
 /// No reconnection by the client library comes before the end of the session.
-const NEVER: Duration = Duration::from_secs(86_400);
+const RECONNECT_DELAY: Duration = Duration::from_secs(86_400);
 
-/// What the API of JetStream is called in accounts that import it, as [`crate::setup`] has it.
+/// Prefix of the JetStream API in accounts that import it, as [`crate::setup`] has it.
 pub(crate) const IMPORTED: &str = "thalweg.API";
 
-/// What servers say in an account without JetStream; the second one where the account is newer than
-/// the server's start.
-const ELSEWHERE: [&str; 2] = ["10039", "requested JetStream resource does not exist"];
+/// Errors of servers in an account without JetStream; the second one where the account is newer
+/// than the server's start.
+const NO_JETSTREAM_ERRORS: [&str; 2] = ["10039", "requested JetStream resource does not exist"];
 
 /// A connection to one server, as one of two sees it. When it is lost, it is over: the next one is another [`Link`].
 pub(crate) struct Link {
@@ -39,7 +39,7 @@ pub(crate) struct Link {
     pub context: Context,
     events: broadcast::Receiver<Event>,
     relay: Arc<Relay>,
-    patience: Duration,
+    timeout: Duration,
 }
 
 impl Link {
@@ -48,22 +48,22 @@ impl Link {
         let Checked {
             settings, secret, ..
         } = checked;
-        let patience = settings.pace.patience;
-        let name = address(server);
+        let timeout = settings.pace.timeout;
+        let name = public_address(server);
         let opening = Relay::open(settings, server, &name);
         // Names are looked up without a limit.
-        let relay = match tokio::time::timeout(patience * 2, opening).await {
+        let relay = match tokio::time::timeout(timeout * 2, opening).await {
             Ok(opened) => Arc::new(opened?),
-            Err(_) => return Err(slow(&name, "connection")),
+            Err(_) => return Err(slow_fault(&name, "connection")),
         };
         let (sender, events) = broadcast::channel(EVENTS);
         let is_connected = AtomicBool::new(false);
         let mut options = ConnectOptions::new()
             .name(&settings.agent)
             // Other agents may not subscribe to this one's answers.
-            .custom_inbox_prefix(inbox(&settings.agent))
-            .connection_timeout(patience)
-            .request_timeout(Some(patience))
+            .custom_inbox_prefix(inbox_prefix(&settings.agent))
+            .connection_timeout(timeout)
+            .request_timeout(Some(timeout))
             .ping_interval(settings.pace.ping)
             .client_capacity(64)
             .subscription_capacity(MESSAGES)
@@ -71,7 +71,7 @@ impl Link {
             .ignore_discovered_servers()
             .reconnect_delay_callback(move |_| match is_connected.swap(true, Relaxed) {
                 false => Duration::ZERO,
-                true => NEVER,
+                true => RECONNECT_DELAY,
             })
             .event_callback(move |event| {
                 let sender = sender.clone();
@@ -92,8 +92,8 @@ impl Link {
                     ConnectErrorKind::AuthorizationViolation | ConnectErrorKind::Authentication
                 );
                 // The relay knows why, unless the server said it.
-                let known = relay.fault().filter(|_| !refused);
-                return Err(known.unwrap_or_else(|| Fault::connect(&name, &error)));
+                let known = relay.end_reason().filter(|_| !refused);
+                return Err(known.unwrap_or_else(|| Fault::connect_error(&name, &error)));
             }
         };
         let found = client.server_info().max_payload;
@@ -103,36 +103,36 @@ impl Link {
             );
             return Err(Fault::new(Kind::Size, text));
         }
-        let context = api("$JS.API", patience, &client);
+        let context = jetstream_context("$JS.API", timeout, &client);
         Ok(Self {
             server: name,
             client,
             context,
             events,
             relay,
-            patience,
+            timeout,
         })
     }
 
-    /// The same connection for somebody else, who waits for answers so long.
-    pub fn beside(&self, patience: Duration) -> Self {
+    /// Another handle of this connection, with its own timeout.
+    pub fn with_timeout(&self, timeout: Duration) -> Self {
         Self {
             server: self.server.clone(),
             client: self.client.clone(),
-            context: api("$JS.API", patience, &self.client),
+            context: jetstream_context("$JS.API", timeout, &self.client),
             events: self.events.resubscribe(),
             relay: Arc::clone(&self.relay),
-            patience,
+            timeout,
         }
     }
 
     /// Waits for the end of the connection, or something that the server says.
-    pub async fn event(&mut self) -> Fault {
+    pub async fn wait_for_event(&mut self) -> Fault {
         loop {
             match self.events.recv().await {
-                Ok(Event::ServerError(error)) => return self.said(&error),
+                Ok(Event::ServerError(error)) => return self.server_fault(&error),
                 Ok(Event::Disconnected | Event::Closed) | Err(RecvError::Closed) => {
-                    return self.relay.fault().unwrap_or_else(|| {
+                    return self.relay.end_reason().unwrap_or_else(|| {
                         let text = format_args!("{}: the connection was lost", self.server);
                         Fault::new(Kind::Unreachable, text)
                     });
@@ -143,7 +143,7 @@ impl Link {
         }
     }
 
-    fn said(&self, error: &ServerError) -> Fault {
+    fn server_fault(&self, error: &ServerError) -> Fault {
         let text = error.to_string();
         let kind = match text.to_lowercase() {
             lower if lower.contains("permissions violation") => Kind::Permission,
@@ -158,7 +158,7 @@ impl Link {
 
     /// Runs an operation on a bucket; what the server says meanwhile, such as that it is not
     /// permitted, ends it at once: there would be no answer.
-    pub async fn run<T, E>(
+    pub async fn run_on_bucket<T, E>(
         &mut self,
         bucket: Bucket,
         operation: impl Future<Output = Result<T, E>>,
@@ -170,14 +170,14 @@ impl Link {
             biased;
             done = operation => done.map_err(|error| {
                 let error = error.into();
-                Fault::bucket(bucket.name(), &*error)
+                Fault::bucket_error(bucket.name(), &*error)
             }),
-            fault = self.event() => Err(fault),
+            fault = self.wait_for_event() => Err(fault),
         }
     }
 
-    /// As [`Link::run`], for what has no limit of its own.
-    pub async fn within<T, E>(
+    /// As [`Link::run_on_bucket`], for what has no limit of its own.
+    pub async fn run_with_timeout<T, E>(
         &mut self,
         bucket: Bucket,
         operation: impl Future<Output = Result<T, E>>,
@@ -185,51 +185,58 @@ impl Link {
     where
         E: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
-        match tokio::time::timeout(self.patience, self.run(bucket, operation)).await {
+        match tokio::time::timeout(self.timeout, self.run_on_bucket(bucket, operation)).await {
             Ok(done) => done,
-            Err(_) => Err(slow(&self.server, bucket.name())),
+            Err(_) => Err(slow_fault(&self.server, bucket.name())),
         }
     }
 
     /// The stream of a bucket, which is as expected.
-    pub async fn open(&mut self, bucket: Bucket) -> Result<jetstream::stream::Info, Fault> {
+    pub async fn open_bucket(&mut self, bucket: Bucket) -> Result<jetstream::stream::Info, Fault> {
         let context = self.context.clone();
-        let stream = match self.run(bucket, context.get_stream(bucket.stream())).await {
-            Err(fault) if ELSEWHERE.iter().any(|words| fault.text.contains(words)) => {
+        let stream = match self
+            .run_on_bucket(bucket, context.get_stream(bucket.stream_name()))
+            .await
+        {
+            Err(fault)
+                if NO_JETSTREAM_ERRORS
+                    .iter()
+                    .any(|words| fault.text.contains(words)) =>
+            {
                 // The account has no JetStream; it may import that of another one.
-                self.context = api(IMPORTED, self.patience, &self.client);
+                self.context = jetstream_context(IMPORTED, self.timeout, &self.client);
                 let context = self.context.clone();
-                self.run(bucket, context.get_stream(bucket.stream()))
+                self.run_on_bucket(bucket, context.get_stream(bucket.stream_name()))
                     .await?
             }
             opened => opened?,
         };
         let info = stream.cached_info();
-        bucket.check(&info.config)?;
+        bucket.check_config(&info.config)?;
         Ok(info.clone())
     }
 }
 
 /// The API of JetStream under a name.
-fn api(prefix: &str, patience: Duration, client: &Client) -> Context {
+fn jetstream_context(prefix: &str, timeout: Duration, client: &Client) -> Context {
     context::ContextBuilder::new()
-        .timeout(patience)
-        .ack_timeout(patience)
+        .timeout(timeout)
+        .ack_timeout(timeout)
         .api_prefix(prefix)
         .build(client.clone())
 }
 
-/// What an agent's answers are sent to begins with this.
-fn inbox(agent: &Name) -> String {
+/// Prefix of the subjects to which an agent's answers are sent.
+fn inbox_prefix(agent: &Name) -> String {
     format!("_INBOX.{agent}")
 }
 
 /// A server's address without anything secret.
-fn address(server: &ServerAddr) -> String {
+fn public_address(server: &ServerAddr) -> String {
     format!("{}:{}", server.host(), server.port())
 }
 
-fn slow(server: &str, what: &str) -> Fault {
+fn slow_fault(server: &str, what: &str) -> Fault {
     Fault::new(
         Kind::Slow,
         format_args!("{server}: {what}: no answer in time"),

@@ -22,7 +22,7 @@ impl Name {
     /// The name of this text.
     ///
     /// # Errors
-    /// It is empty, too long, or has other characters.
+    /// The name is empty, too long, or has other characters.
     pub fn new(text: &str) -> Result<Self, NameError> {
         let good = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
         if text.is_empty() || text.len() > NAME_MAX || !text.bytes().all(good) {

@@ -21,13 +21,13 @@ use crate::link::Link;
 pub(crate) const BATCH: usize = 16;
 /// Bytes of one request, whatever the bucket's messages have: more than the largest one.
 const BATCH_BYTES: usize = 1 << 20;
-/// What a server says if the next message alone is larger.
+/// Error of a server whose next message alone is larger than the request.
 const TOO_LARGE: &str = "Message Size Exceeds MaxBytes";
-/// A consumer that is not asked for so long is removed by the server.
-const IDLE: Duration = Duration::from_secs(1200);
+/// A server removes a consumer that is idle for this long.
+const CONSUMER_IDLE: Duration = Duration::from_secs(1200);
 /// Messages that a look reads beyond twice those that there were when it began: numbers of servers are
 /// estimates, and others write meanwhile.
-const BEYOND: u64 = 1000;
+const EXTRA_MESSAGES: u64 = 1000;
 /// Messages are at most so old: clocks of servers differ, too.
 const AGE_MAX: Duration = Duration::from_secs(366 * 86_400);
 
@@ -38,13 +38,13 @@ pub(crate) struct Value {
     pub age: Duration,
     /// Messages that come after it.
     pending: u64,
-    /// Its size, if it is so large that it was not read.
+    /// Size of a message that was too large to be read.
     unread: Option<usize>,
 }
 
 impl Value {
-    /// Whether it was read.
-    pub fn check(&self) -> Result<(), Fault> {
+    /// Fails if the message was not read.
+    pub fn check_read(&self) -> Result<(), Fault> {
         match self.unread {
             None => Ok(()),
             Some(found) => Err(Fault::new(
@@ -67,43 +67,46 @@ impl Value {
 
 /// One look at a bucket. It has an end, also where somebody writes faster than one reads.
 #[derive(Default)]
-pub(crate) struct Look {
+pub(crate) struct Scan {
     /// Messages that are still read; unknown before the first.
     left: Option<u64>,
     /// The last message of the bucket when the look began. Later ones are of those that write all the time.
     end: Option<u64>,
 }
 
-impl Look {
+impl Scan {
     /// A look up to this message.
-    pub fn until(end: u64) -> Self {
+    pub fn up_to(end: u64) -> Self {
         Self {
             left: None,
             end: Some(end),
         }
     }
 
-    /// Whether it is known up to which message it reads.
+    /// Whether the last message to read is known.
     pub fn has_end(&self) -> bool {
         self.end.is_some()
     }
 
-    /// Has it read up to this message.
+    /// Sets the last message to read.
     pub fn end_at(&mut self, end: u64) {
         self.end = Some(end);
     }
 
-    /// Whether all was read up to its end.
-    pub fn is_whole(&self, place: &Place) -> bool {
+    /// Whether all messages up to the end were read.
+    pub fn is_whole(&self, place: &ReadPosition) -> bool {
         self.end.is_some_and(|end| place.has_reached(end))
     }
 
-    /// Whether it is over with these messages, which end at this place.
-    pub fn is_over(&mut self, values: &[Value], place: &Place) -> bool {
+    /// Whether the scan is over with these messages, which end at this place.
+    pub fn is_over(&mut self, values: &[Value], place: &ReadPosition) -> bool {
         let Some(first) = values.first() else {
             return true;
         };
-        let most = first.pending.saturating_mul(2).saturating_add(BEYOND);
+        let most = first
+            .pending
+            .saturating_mul(2)
+            .saturating_add(EXTRA_MESSAGES);
         let left = self.left.get_or_insert(most);
         *left = left.saturating_sub(values.len() as u64);
         *left == 0 || self.is_whole(place)
@@ -111,7 +114,7 @@ impl Look {
 }
 
 /// Where the reading of a bucket has got.
-pub(crate) struct Place {
+pub(crate) struct ReadPosition {
     bucket: Bucket,
     /// The last message that was read.
     sequence: u64,
@@ -121,7 +124,7 @@ pub(crate) struct Place {
 
 /// A reader at one server.
 pub(crate) struct Puller {
-    /// Of this subject alone; empty: of all.
+    /// Subject to read; empty: all.
     subject: String,
     consumer: Option<Consumer<pull::Config>>,
     /// The server's time minus that of `Instant`s, as ns since 1970 at `made`.
@@ -129,7 +132,7 @@ pub(crate) struct Puller {
     made: Instant,
 }
 
-impl Place {
+impl ReadPosition {
     pub fn new(bucket: Bucket) -> Self {
         Self {
             bucket,
@@ -139,7 +142,7 @@ impl Place {
     }
 
     /// Takes note of the bucket at a server; whether it is another one than before.
-    pub fn meet(&mut self, info: &stream::Info) -> bool {
+    pub fn note_bucket(&mut self, info: &stream::Info) -> bool {
         let other = self.is_other(info);
         if other {
             self.sequence = 0;
@@ -156,7 +159,7 @@ impl Place {
     }
 
     /// Whether there is more in the bucket than was read.
-    pub fn lacks(&self, info: &stream::Info) -> bool {
+    pub fn lacks_messages(&self, info: &stream::Info) -> bool {
         // Of one that was emptied, or whose messages are too old, nothing is left to read.
         info.state.messages > 0 && !self.has_reached(info.state.last_sequence)
     }
@@ -169,11 +172,11 @@ impl Place {
 
 impl Puller {
     pub fn new() -> Self {
-        Self::of(String::new())
+        Self::for_subject(String::new())
     }
 
     /// A reader of a subject alone.
-    pub fn of(subject: String) -> Self {
+    pub fn for_subject(subject: String) -> Self {
         Self {
             subject,
             consumer: None,
@@ -183,25 +186,29 @@ impl Puller {
     }
 
     /// The next messages; none if all were read.
-    pub async fn next(&mut self, link: &mut Link, place: &mut Place) -> Result<Vec<Value>, Fault> {
+    pub async fn next(
+        &mut self,
+        link: &mut Link,
+        place: &mut ReadPosition,
+    ) -> Result<Vec<Value>, Fault> {
         // A consumer may be gone: with the server that had it, or after a long pause. After a message that
         // nats-server 2.9.10 cannot read itself (32 MB) it does not answer for the consumer any more.
         if self.consumer.is_some() {
-            match self.ask(link, place).await {
+            match self.request_batch(link, place).await {
                 Err(fault) if [Kind::Server, Kind::Bucket, Kind::Slow].contains(&fault.kind) => {}
                 asked => return asked,
             }
-            if place.is_other(&link.open(place.bucket).await?) {
+            if place.is_other(&link.open_bucket(place.bucket).await?) {
                 let text = format_args!("bucket {} was made anew", place.bucket.name());
                 return Err(Fault::new(Kind::Bucket, text));
             }
         }
-        self.make(link, place, false).await?;
-        match self.ask(link, place).await {
+        self.create_consumer(link, place, false).await?;
+        match self.request_batch(link, place).await {
             // From a time when the bucket had other limits. The next message can be read.
             Err(fault) if fault.text.contains(TOO_LARGE) => {
-                self.make(link, place, true).await?;
-                let head = self.ask(link, place).await;
+                self.create_consumer(link, place, true).await?;
+                let head = self.request_batch(link, place).await;
                 self.consumer = None;
                 head
             }
@@ -210,7 +217,12 @@ impl Puller {
     }
 
     /// Makes a consumer, of the heads of messages alone if those are too large.
-    async fn make(&mut self, link: &mut Link, place: &Place, heads: bool) -> Result<(), Fault> {
+    async fn create_consumer(
+        &mut self,
+        link: &mut Link,
+        place: &ReadPosition,
+        heads: bool,
+    ) -> Result<(), Fault> {
         let config = pull::Config {
             headers_only: heads,
             filter_subject: self.subject.clone(),
@@ -218,21 +230,25 @@ impl Puller {
                 start_sequence: place.sequence + 1,
             },
             ack_policy: AckPolicy::None,
-            inactive_threshold: IDLE,
+            inactive_threshold: CONSUMER_IDLE,
             memory_storage: true,
             num_replicas: 1,
             ..pull::Config::default()
         };
         let context = link.context.clone();
-        let making = context.create_consumer_on_stream(config, place.bucket.stream());
-        let consumer = link.run(place.bucket, making).await?;
+        let making = context.create_consumer_on_stream(config, place.bucket.stream_name());
+        let consumer = link.run_on_bucket(place.bucket, making).await?;
         self.server_ns = consumer.cached_info().created.unix_timestamp_nanos();
         self.made = Instant::now();
         self.consumer = Some(consumer);
         Ok(())
     }
 
-    async fn ask(&mut self, link: &mut Link, place: &mut Place) -> Result<Vec<Value>, Fault> {
+    async fn request_batch(
+        &mut self,
+        link: &mut Link,
+        place: &mut ReadPosition,
+    ) -> Result<Vec<Value>, Fault> {
         // Kept if all is well: what it delivered would otherwise be lost. Between accounts an empty
         // message ends the answers of a request, and anybody can put one under a key of its own.
         let consumer = self.consumer.take().expect("it was made");
@@ -258,14 +274,14 @@ impl Puller {
             }
             Ok::<_, async_nats::Error>((messages, true))
         };
-        let (messages, is_whole) = link.within(place.bucket, asking).await?;
+        let (messages, is_whole) = link.run_with_timeout(place.bucket, asking).await?;
         let mut values = Vec::with_capacity(messages.len());
         for message in messages {
             let info = message
                 .info()
-                .map_err(|why| Fault::bucket(place.bucket.name(), &*why))?;
+                .map_err(|why| Fault::bucket_error(place.bucket.name(), &*why))?;
             place.sequence = place.sequence.max(info.stream_sequence);
-            let age = self.age(info.published.unix_timestamp_nanos());
+            let age = self.message_age(info.published.unix_timestamp_nanos());
             values.push(Value {
                 age,
                 pending: info.pending,
@@ -278,7 +294,7 @@ impl Puller {
     }
 
     /// The age of a message that the server took at this time of its own clock, ns since 1970.
-    fn age(&self, published_ns: i128) -> Duration {
+    fn message_age(&self, published_ns: i128) -> Duration {
         let now = self.server_ns + self.made.elapsed().as_nanos() as i128;
         let age = u64::try_from((now - published_ns).max(0)).unwrap_or(u64::MAX);
         Duration::from_nanos(age).min(AGE_MAX)

@@ -25,7 +25,7 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
 use crate::fault::{Fault, Kind};
-use crate::filter::{Account, Filter, LINE_MAX, Requests, Violation, endless_line, no_nats};
+use crate::filter::{Filter, LINE_MAX, ReceiveBudget, Requests, Violation, endless_line, no_nats};
 use crate::settings::Settings;
 
 /// Bytes that are read at once.
@@ -41,10 +41,10 @@ pub(crate) struct Relay {
 impl Relay {
     /// Connects to a server, and listens for the client library. `name` is the server in messages.
     pub async fn open(settings: &Settings, server: &ServerAddr, name: &str) -> Result<Self, Fault> {
-        let patience = settings.pace.patience;
-        let upstream = Upstream::connect(settings, server, patience)
+        let timeout = settings.pace.timeout;
+        let upstream = Upstream::connect_server(settings, server, timeout)
             .await
-            .map_err(|why| Fault::io(name, &why))?;
+            .map_err(|why| Fault::socket_error(name, &why))?;
         let listening = async {
             let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
             let port = listener.local_addr()?.port();
@@ -58,8 +58,8 @@ impl Relay {
         tokio::spawn({
             let (ended, name) = (Arc::clone(&ended), name.to_owned());
             async move {
-                let fault = run(&listener, address, upstream, &name).await;
-                // Nobody waits for it twice.
+                let fault = relay_bytes(&listener, address, upstream, &name).await;
+                // The cell is set once.
                 drop(ended.set(fault));
                 // The port stays taken: somebody else who listened there would be taken for the server.
                 std::future::pending::<()>().await;
@@ -70,13 +70,13 @@ impl Relay {
     }
 
     /// Why the relay ended the connection, once it did.
-    pub fn fault(&self) -> Option<Fault> {
+    pub fn end_reason(&self) -> Option<Fault> {
         self.ended.get().cloned()
     }
 }
 
 /// Passes bytes both ways until something is wrong.
-async fn run(
+async fn relay_bytes(
     listener: &TcpListener,
     address: SocketAddrV4,
     upstream: Upstream,
@@ -85,14 +85,14 @@ async fn run(
     let client = loop {
         match listener.accept().await {
             Ok((client, _)) if is_own(&client, address) => break client,
-            // Somebody else on this machine, or a connection that is gone again.
+            // The connection is another process's on this machine, or is gone again.
             Ok(_) => {}
-            Err(why) => return Fault::io(name, &why),
+            Err(why) => return Fault::socket_error(name, &why),
         }
     };
     // Small messages are answered one by one; without it they would wait for each other.
     drop(client.set_nodelay(true));
-    let account = Account::default();
+    let account = ReceiveBudget::default();
     let (mut from_client, mut to_client) = client.into_split();
     let Upstream { stream, first } = upstream;
     let (mut from_server, mut to_server) = tokio::io::split(stream);
@@ -101,8 +101,8 @@ async fn run(
         let mut piece = first;
         loop {
             output.clear();
-            let passed = filter.pass(&piece, &mut output, &account);
-            // What came before is still good.
+            let passed = filter.pass_bytes(&piece, &mut output, &account);
+            // Earlier bytes were passed by the filter.
             to_client.write_all(&output).await?;
             passed?;
             piece.resize(PIECE, 0);
@@ -121,7 +121,7 @@ async fn run(
             if length == 0 {
                 return Err(Ended::Closed);
             }
-            requests.note(&piece[..length], &account);
+            requests.note_sent(&piece[..length], &account);
             to_server.write_all(&piece[..length]).await?;
             to_server.flush().await?;
         }
@@ -139,7 +139,7 @@ async fn run(
             let text = format_args!("{name}: the connection was lost");
             Fault::new(Kind::Unreachable, text)
         }
-        Ended::Io(why) => Fault::io(name, &why),
+        Ended::Io(why) => Fault::socket_error(name, &why),
     }
 }
 
@@ -190,24 +190,24 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
 /// A connection to a server, over TLS where that is asked for.
 struct Upstream {
     stream: Box<dyn Duplex>,
-    /// What was read so far: its INFO, if it came before TLS.
+    /// Bytes read so far: the server's INFO, if it came before TLS.
     first: Vec<u8>,
 }
 
 impl Upstream {
-    async fn connect(
+    async fn connect_server(
         settings: &Settings,
         server: &ServerAddr,
-        patience: Duration,
+        timeout: Duration,
     ) -> io::Result<Self> {
         let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
         for address in server.socket_addrs().await? {
             let connecting = async {
                 let stream = TcpStream::connect(address).await?;
                 stream.set_nodelay(true)?;
-                Self::begin(settings, server, stream).await
+                Self::begin_tls(settings, server, stream).await
             };
-            match tokio::time::timeout(patience, connecting).await {
+            match tokio::time::timeout(timeout, connecting).await {
                 Ok(Ok(upstream)) => return Ok(upstream),
                 Ok(Err(why)) => last = why,
                 Err(_) => last = io::ErrorKind::TimedOut.into(),
@@ -216,7 +216,7 @@ impl Upstream {
         Err(last)
     }
 
-    async fn begin(
+    async fn begin_tls(
         settings: &Settings,
         server: &ServerAddr,
         stream: TcpStream,

@@ -18,9 +18,9 @@ use crate::fault::{Fault, Kind};
 use crate::link::Link;
 use crate::names::Name;
 use crate::policies::Policies;
-use crate::pull::{Look, Place, Puller, Value};
+use crate::pull::{Puller, ReadPosition, Scan, Value};
 use crate::settings::{Checked, Settings};
-use crate::shared::{Connection, Incoming, Letter, Shared, Slot, Traffic};
+use crate::shared::{Connection, Incoming, QueuedMessage, Shared, Slot, Traffic};
 use crate::wire::{Priors, Received, Status};
 
 /// A session of this length was a good one: the next attempt comes soon.
@@ -28,24 +28,24 @@ const GOOD: Duration = Duration::from_secs(10);
 /// The first pause between attempts.
 const FIRST: Duration = Duration::from_millis(250);
 /// Longest pause after a server that was there, and did not answer.
-const SLOW: Duration = Duration::from_secs(1);
+const SLOW_PAUSE_MAX: Duration = Duration::from_secs(1);
 /// Words that there is no more, which are not believed if the bucket's leader has more: where somebody
 /// writes all the time, nats-server 2.9.10 counts wrong, and says so too early.
-const EMPTY: u32 = 10;
+const EMPTY_ANSWERS_MAX: u32 = 10;
 /// A server that does not answer in time is asked again so often before the session is over.
 const ASKED_AGAIN: u32 = 2;
 /// Bytes of statuses that are held at once; parsed they are three times as large. A server that invents
 /// agents gets no further.
 const STATUSES_BYTES: usize = 12 << 20;
-/// What an agent takes besides its message, bytes.
+/// Bytes that a stored agent takes besides its message.
 const STATUS_OVERHEAD: usize = 512;
 /// Longest wait without anything to do.
-const IDLE: Duration = Duration::from_secs(3600);
+const IDLE_WAIT_MAX: Duration = Duration::from_secs(3600);
 /// A refused message is offered again after this.
-const AGAIN: Duration = Duration::from_secs(60);
+const REFUSED_RETRY: Duration = Duration::from_secs(60);
 /// A bucket from which nothing is read holds up statuses for at most this part of the usual wait: the asker
 /// waits no longer than that.
-const BESIDE: u32 = 5;
+const STATUS_WAIT_DIVISOR: u32 = 5;
 
 /// Words of a server whose last message under a key is not the expected one, before its sequence number.
 const WRONG_SEQUENCE: &str = "wrong last sequence";
@@ -53,7 +53,7 @@ const WRONG_SEQUENCE: &str = "wrong last sequence";
 /// An agent, the age of its status, and the status as it was found in the bucket.
 pub(crate) type Reported = (Name, Duration, Result<Received, Fault>);
 
-/// What the handle asks of the thread.
+/// Request of the handle to the thread.
 pub(crate) enum Command {
     Statuses(SyncSender<Result<Vec<Reported>, Fault>>),
 }
@@ -62,17 +62,17 @@ pub(crate) enum Command {
 pub(crate) struct Agent {
     checked: Checked,
     shared: Arc<Shared>,
-    talk: Talk,
+    talk: Exchange,
     policies: Policies,
     random: Random,
 }
 
-/// What outlives sessions of all but policies.
-struct Talk {
+/// State that outlives sessions, other than that of policies.
+struct Exchange {
     shared: Arc<Shared>,
     settings: Settings,
     commands: mpsc::Receiver<Command>,
-    priors: Place,
+    priors: ReadPosition,
     /// The last message in the bucket of priors when a session's first look began.
     end: u64,
     /// Messages that wait until the agent has taken those before: parsed they are several times as large.
@@ -80,7 +80,7 @@ struct Talk {
     random: Random,
     /// Traffic of earlier connections.
     before: (Traffic, Traffic),
-    statuses: Place,
+    statuses: ReadPosition,
     /// Sequence number of this agent's last status that was confirmed; `None`: it is not known what is there.
     own: Option<u64>,
     /// When another agent was last seen to have written under this one's key.
@@ -92,16 +92,16 @@ impl Agent {
         let seed = RandomState::new().hash_one(&checked.settings.agent);
         let mut random = Random::new(seed);
         Self {
-            talk: Talk {
+            talk: Exchange {
                 shared: Arc::clone(&shared),
                 settings: checked.settings.clone(),
                 commands,
-                priors: Place::new(Bucket::Priors),
+                priors: ReadPosition::new(Bucket::Priors),
                 end: 0,
                 unread: VecDeque::new(),
                 random: Random::new(random.u64()),
                 before: Default::default(),
-                statuses: Place::new(Bucket::Status),
+                statuses: ReadPosition::new(Bucket::Status),
                 own: None,
                 other_wrote: None,
             },
@@ -114,7 +114,7 @@ impl Agent {
 
     /// Sessions until the handle is gone. Each has a runtime of its own: what the client library
     /// left behind ends with it.
-    pub fn run(mut self) {
+    pub fn run_sessions(mut self) {
         let pace = self.checked.settings.pace;
         let count = self.checked.servers.len();
         let mut next = self.random.below(count as u64) as usize;
@@ -127,7 +127,7 @@ impl Agent {
                 Ok(runtime) => runtime,
                 Err(why) => {
                     let text = format_args!("no runtime: {why}");
-                    self.shared.fault(Fault::new(Kind::Unreachable, text));
+                    self.shared.count_fault(Fault::new(Kind::Unreachable, text));
                     // Descriptors or memory may be back later; without a runtime nobody wakes us.
                     std::thread::sleep(pace.unreachable);
                     if self.shared.is_stopping() {
@@ -142,20 +142,20 @@ impl Agent {
                 tokio::select! {
                     biased;
                     () = shared.stop.notified() => None,
-                    fault = self.session(next) => Some(fault),
+                    fault = self.run_session(next) => Some(fault),
                 }
             });
-            shared.state(|state| state.connected = None);
+            shared.update_state(|state| state.connected = None);
             let Some(fault) = ended else {
                 runtime.shutdown_background();
                 return;
             };
             let most = match fault.kind {
                 Kind::Unreachable => pace.unreachable,
-                Kind::Slow => SLOW.min(pace.unreachable),
+                Kind::Slow => SLOW_PAUSE_MAX.min(pace.unreachable),
                 _ => pace.refused,
             };
-            shared.fault(fault);
+            shared.count_fault(fault);
             if begun.elapsed() >= GOOD {
                 pause = FIRST;
             }
@@ -163,7 +163,7 @@ impl Agent {
             // Agents that lost the same server do not come back together.
             let wait = pause.min(most).mul_f64(0.5 + 0.5 * self.random.fraction());
             pause = (pause * 2).min(pace.refused.max(pace.unreachable));
-            let is_gone = runtime.block_on(self.idle(wait));
+            let is_gone = runtime.block_on(self.wait_idle(wait));
             // A resolver that does not answer may hold a thread of it.
             runtime.shutdown_background();
             if is_gone {
@@ -173,7 +173,7 @@ impl Agent {
     }
 
     /// Waits; whether the handle is gone.
-    async fn idle(&mut self, wait: Duration) -> bool {
+    async fn wait_idle(&mut self, wait: Duration) -> bool {
         let away = || Fault::new(Kind::Unreachable, "the fleet is away");
         let until = tokio::time::Instant::now() + wait;
         loop {
@@ -189,45 +189,45 @@ impl Agent {
     }
 
     /// One session with one server, until something is wrong. Policies do not wait for the rest of it.
-    async fn session(&mut self, server: usize) -> Fault {
+    async fn run_session(&mut self, server: usize) -> Fault {
         let connecting = Link::connect(&self.checked, &self.checked.servers[server]);
         let mut link = match connecting.await {
             Ok(link) => link,
             Err(fault) => return fault,
         };
-        self.shared.state(|state| state.connections += 1);
-        let beside = link.beside(self.checked.settings.pace.patience);
+        self.shared.update_state(|state| state.connections += 1);
+        let beside = link.with_timeout(self.checked.settings.pace.timeout);
         let fault = tokio::select! {
-            fault = self.policies.attend(&beside) => fault,
-            Err(fault) = self.talk.work(&mut link) => fault,
+            fault = self.policies.follow_policies(&beside) => fault,
+            Err(fault) = self.talk.run_exchange(&mut link) => fault,
         };
         self.policies.hand_over();
-        self.talk.account(&link);
+        self.talk.update_traffic(&link);
         let state = self.shared.snapshot();
         self.talk.before = (state.sent, state.received);
         fault
     }
 }
 
-impl Talk {
-    async fn work(&mut self, link: &mut Link) -> Result<Infallible, Fault> {
-        self.open(link).await?;
+impl Exchange {
+    async fn run_exchange(&mut self, link: &mut Link) -> Result<Infallible, Fault> {
+        self.check_buckets(link).await?;
         let since = Instant::now();
         let server = link.server.clone();
         self.shared
-            .state(|state| state.connected = Some(Connection { server, since }));
+            .update_state(|state| state.connected = Some(Connection { server, since }));
         let mut puller = Puller::new();
-        let mut reading = Look::until(self.end);
+        let mut reading = Scan::up_to(self.end);
         // At once; later ones at any moment of the time between them.
         let mut look = Instant::now();
-        let mut again = EMPTY;
+        let mut again = EMPTY_ANSWERS_MAX;
         let mut is_read = false;
         loop {
-            self.account(link);
+            self.update_traffic(link);
             let now = Instant::now();
             self.hand_over();
             if now >= look && !is_read && !self.shared.is_behind() {
-                is_read = self.others(link, &mut puller, &mut reading).await?;
+                is_read = self.read_priors(link, &mut puller, &mut reading).await?;
                 self.hand_over();
             }
             if is_read && self.unread.is_empty() {
@@ -235,34 +235,34 @@ impl Talk {
                 // After a session's first look it counts as known what others told.
                 if again > 0 && self.lacks_priors(link, &reading).await? {
                     again -= 1;
-                    reading = Look::until(self.end);
+                    reading = Scan::up_to(self.end);
                     puller = Puller::new();
                     continue;
                 }
                 again = 0;
-                reading = Look::default();
+                reading = Scan::default();
                 let pace = self.settings.pace.look;
                 look = now + pace.mul_f64(0.75 + 0.5 * self.random.fraction());
-                self.shared.state(|state| state.looked = Some(now));
+                self.shared.update_state(|state| state.looked = Some(now));
             }
-            let due = match self.shared.due(now) {
+            let due = match self.shared.next_due(now) {
                 Ok((slot, letter)) => {
-                    self.publish(link, slot, letter).await?;
+                    self.publish_message(link, slot, letter).await?;
                     continue;
                 }
                 Err(due) => due,
             };
             let look = (!self.shared.is_behind()).then_some(look);
             let wake = [look, due].into_iter().flatten().min();
-            let wake = wake.unwrap_or(now + IDLE);
+            let wake = wake.unwrap_or(now + IDLE_WAIT_MAX);
             tokio::select! {
-                fault = link.event() => return Err(fault),
+                fault = link.wait_for_event() => return Err(fault),
                 () = sleep_until(wake.into()) => {}
                 () = self.shared.changed.notified() => {}
                 Some(Command::Statuses(answer)) = self.commands.recv() => {
-                    let mut beside = link.beside(self.settings.pace.patience / BESIDE);
+                    let mut beside = link.with_timeout(self.settings.pace.timeout / STATUS_WAIT_DIVISOR);
                     let statuses = match check_others(&mut beside).await {
-                        Ok(()) => statuses(link).await,
+                        Ok(()) => read_statuses(link).await,
                         Err(fault) => Err(fault),
                     };
                     let fault = statuses.as_ref().err().cloned();
@@ -275,20 +275,20 @@ impl Talk {
     }
 
     /// Checks all buckets.
-    async fn open(&mut self, link: &mut Link) -> Result<(), Fault> {
+    async fn check_buckets(&mut self, link: &mut Link) -> Result<(), Fault> {
         for bucket in BUCKETS {
-            let info = link.open(bucket).await?;
+            let info = link.open_bucket(bucket).await?;
             match bucket {
                 Bucket::Priors => {
                     self.end = info.state.last_sequence;
-                    if self.priors.meet(&info) {
+                    if self.priors.note_bucket(&info) {
                         self.unread.clear();
-                        self.shared.deliver(Incoming::Anew);
-                        self.shared.resend();
+                        self.shared.deliver_message(Incoming::Anew);
+                        self.shared.resend_all();
                     }
                 }
                 Bucket::Status => {
-                    if self.statuses.meet(&info) {
+                    if self.statuses.note_bucket(&info) {
                         self.own = None;
                     }
                 }
@@ -298,7 +298,12 @@ impl Talk {
         Ok(())
     }
 
-    async fn publish(&mut self, link: &mut Link, slot: Slot, letter: Letter) -> Result<(), Fault> {
+    async fn publish_message(
+        &mut self,
+        link: &mut Link,
+        slot: Slot,
+        letter: QueuedMessage,
+    ) -> Result<(), Fault> {
         let agent = &self.settings.agent;
         let pace = self.settings.pace;
         let (bucket, key, pause) = match slot {
@@ -321,28 +326,30 @@ impl Talk {
             );
         }
         let publishing = async {
-            let subject = bucket.subject(&key);
+            let subject = bucket.key_subject(&key);
             let sent = context.publish_with_headers(subject, headers, bytes.into());
             sent.await?.await
         };
-        match link.run(bucket, publishing).await {
+        match link.run_on_bucket(bucket, publishing).await {
             Ok(confirmed) => {
                 if slot == Slot::Status {
                     self.own = Some(confirmed.sequence);
                 }
                 // The other one writes at intervals: it is there although it has not written just now.
                 if own.is_some() && is_over(self.other_wrote, Instant::now(), pace.namesake) {
-                    self.shared.state(|state| state.is_shared = false);
+                    self.shared.update_state(|state| state.is_shared = false);
                 }
-                self.shared.published(slot, letter.bytes, pause);
+                self.shared.note_published(slot, letter.bytes, pause);
                 Ok(())
             }
             Err(fault) if fault.text.contains(WRONG_SEQUENCE) => {
                 // Unless the bucket was made anew. It is published all the same, in the next round.
-                let is_new = self.statuses.meet(&link.open(Bucket::Status).await?);
+                let is_new = self
+                    .statuses
+                    .note_bucket(&link.open_bucket(Bucket::Status).await?);
                 if !is_new && is_of_another(&fault.text, own) {
                     self.other_wrote = Some(Instant::now());
-                    self.shared.state(|state| state.is_shared = true);
+                    self.shared.update_state(|state| state.is_shared = true);
                 }
                 Ok(())
             }
@@ -353,8 +360,9 @@ impl Talk {
                     Kind::Full | Kind::Size | Kind::Permission | Kind::Server
                 ) =>
             {
-                self.shared.fault(fault.clone());
-                self.shared.refused(slot, fault, AGAIN.min(pause));
+                self.shared.count_fault(fault.clone());
+                self.shared
+                    .note_refused(slot, fault, REFUSED_RETRY.min(pause));
                 Ok(())
             }
             Err(fault) => Err(fault),
@@ -362,11 +370,11 @@ impl Talk {
     }
 
     /// Reads some priors of others; whether the look is over.
-    async fn others(
+    async fn read_priors(
         &mut self,
         link: &mut Link,
         puller: &mut Puller,
-        look: &mut Look,
+        look: &mut Scan,
     ) -> Result<bool, Fault> {
         if !self.settings.take {
             return Ok(true);
@@ -374,7 +382,7 @@ impl Talk {
         let values = next(puller, link, &mut self.priors).await?;
         let is_over = look.is_over(&values, &self.priors);
         if !is_over && !look.has_end() {
-            look.end_at(link.open(Bucket::Priors).await?.state.last_sequence);
+            look.end_at(link.open_bucket(Bucket::Priors).await?.state.last_sequence);
         }
         self.unread.extend(values);
         Ok(is_over)
@@ -385,20 +393,20 @@ impl Talk {
         while !self.shared.is_behind()
             && let Some(value) = self.unread.pop_front()
         {
-            match self.prior(&value) {
-                Ok(Some(incoming)) => self.shared.deliver(incoming),
+            match self.parse_prior(&value) {
+                Ok(Some(incoming)) => self.shared.deliver_message(incoming),
                 Ok(None) => {}
-                Err(fault) => self.shared.fault(fault),
+                Err(fault) => self.shared.count_fault(fault),
             }
         }
     }
 
-    fn prior(&self, value: &Value) -> Result<Option<Incoming>, Fault> {
+    fn parse_prior(&self, value: &Value) -> Result<Option<Incoming>, Fault> {
         let subject = value.message.subject.as_str();
         let Key::Priors(agent, shard) = Key::parse(Bucket::Priors, subject)? else {
             unreachable!("the bucket's keys are of this kind");
         };
-        value.check()?;
+        value.check_read()?;
         if agent == self.settings.agent {
             return Ok(None);
         }
@@ -406,7 +414,7 @@ impl Talk {
             return Ok(Some(Incoming::Gone { agent, shard }));
         }
         let priors = Priors::parse(&value.message.payload);
-        let priors = priors.map_err(|error| Fault::wire(subject, &error))?;
+        let priors = priors.map_err(|error| Fault::refused_message(subject, &error))?;
         if priors.agent != agent || priors.shard != shard {
             let text = format_args!("{subject}: found {} {}", priors.agent, priors.shard);
             return Err(Fault::new(Kind::Key, text));
@@ -416,17 +424,17 @@ impl Talk {
     }
 
     /// Whether the leader of the bucket of priors has more than this look was to read.
-    async fn lacks_priors(&mut self, link: &mut Link, look: &Look) -> Result<bool, Fault> {
+    async fn lacks_priors(&mut self, link: &mut Link, look: &Scan) -> Result<bool, Fault> {
         if !self.settings.take || look.is_whole(&self.priors) {
             return Ok(false);
         }
-        let info = link.open(Bucket::Priors).await?;
+        let info = link.open_bucket(Bucket::Priors).await?;
         self.end = info.state.last_sequence;
-        Ok(self.priors.lacks(&info))
+        Ok(self.priors.lacks_messages(&info))
     }
 
     /// Takes over the client library's counters.
-    fn account(&self, link: &Link) {
+    fn update_traffic(&self, link: &Link) {
         use std::sync::atomic::Ordering::Relaxed;
         let now = link.client.statistics();
         let (sent, received) = self.before;
@@ -444,7 +452,7 @@ impl Talk {
             now.in_messages.load(Relaxed),
             now.in_bytes.load(Relaxed),
         );
-        self.shared.state(|state| {
+        self.shared.update_state(|state| {
             state.sent = sent;
             state.received = received;
         });
@@ -474,7 +482,7 @@ fn last_sequence(refusal: &str) -> Option<u64> {
 async fn next(
     puller: &mut Puller,
     link: &mut Link,
-    place: &mut Place,
+    place: &mut ReadPosition,
 ) -> Result<Vec<Value>, Fault> {
     for _ in 0..ASKED_AGAIN {
         match puller.next(link, place).await {
@@ -485,11 +493,11 @@ async fn next(
     puller.next(link, place).await
 }
 
-/// Checks the buckets from which [`statuses`] reads nothing: a connection outlives a bucket that was
+/// Checks the buckets from which [`read_statuses`] reads nothing: a connection outlives a bucket that was
 /// deleted, and at rest an agent notices that late.
 async fn check_others(link: &mut Link) -> Result<(), Fault> {
     for bucket in [Bucket::Priors, Bucket::Policy] {
-        match link.open(bucket).await {
+        match link.open_bucket(bucket).await {
             // A bucket without a leader for a moment keeps back no statuses.
             Err(fault) if !matches!(fault.kind, Kind::Slow | Kind::Server) => return Err(fault),
             _ => {}
@@ -499,20 +507,20 @@ async fn check_others(link: &mut Link) -> Result<(), Fault> {
 }
 
 /// The statuses of all agents.
-pub(crate) async fn statuses(link: &mut Link) -> Result<Vec<Reported>, Fault> {
+pub(crate) async fn read_statuses(link: &mut Link) -> Result<Vec<Reported>, Fault> {
     let mut all = BTreeMap::new();
-    let mut place = Place::new(Bucket::Status);
+    let mut place = ReadPosition::new(Bucket::Status);
     let mut puller = Puller::new();
-    let (mut sizes, mut bytes, mut again) = (BTreeMap::new(), 0, EMPTY);
+    let (mut sizes, mut bytes, mut again) = (BTreeMap::new(), 0, EMPTY_ANSWERS_MAX);
     let mut is_over = false;
-    let end = link.open(Bucket::Status).await?.state.last_sequence;
-    let mut look = Look::until(end);
+    let end = link.open_bucket(Bucket::Status).await?.state.last_sequence;
+    let mut look = Scan::up_to(end);
     while !is_over {
         let values = next(&mut puller, link, &mut place).await?;
         is_over = look.is_over(&values, &place);
         if values.is_empty() && !look.is_whole(&place) && again > 0 {
             again -= 1;
-            is_over = !place.lacks(&link.open(Bucket::Status).await?);
+            is_over = !place.lacks_messages(&link.open_bucket(Bucket::Status).await?);
             puller = Puller::new();
         }
         for value in values {
@@ -520,7 +528,7 @@ pub(crate) async fn statuses(link: &mut Link) -> Result<Vec<Reported>, Fault> {
             let Ok(Key::Status(agent)) = Key::parse(Bucket::Status, subject) else {
                 continue;
             };
-            // Whoever writes again and again counts once.
+            // An agent that writes again and again counts once.
             let size = value.message.length + STATUS_OVERHEAD;
             bytes += size;
             bytes -= sizes.insert(agent.clone(), size).unwrap_or(0);
@@ -532,9 +540,9 @@ pub(crate) async fn statuses(link: &mut Link) -> Result<Vec<Reported>, Fault> {
                 all.remove(&agent);
                 continue;
             }
-            let status = value.check().and_then(|()| {
+            let status = value.check_read().and_then(|()| {
                 let status = Status::parse(&value.message.payload);
-                status.map_err(|error| Fault::wire(subject, &error))
+                status.map_err(|error| Fault::refused_message(subject, &error))
             });
             let status = status.and_then(|received| match received.status.agent == agent {
                 true => Ok(received),

@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use async_nats::ServerAddr;
 
-use crate::keys::{KeyError, PublicKey, UserKey, secret};
+use crate::keys::{KeyError, PublicKey, UserKey, read_secret};
 use crate::names::Name;
 use crate::text::one_line;
 
 /// How an agent says who it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Identity {
-    /// It does not: the server lets everybody in.
+    /// No credentials: the server lets everybody in.
     None,
     /// A file with an NKey's seed.
     Nkey(PathBuf),
@@ -24,7 +24,7 @@ pub enum Identity {
 
 /// Times of a client. Tests shorten them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pace {
+pub struct Timing {
     /// Between two messages of one shard, at least.
     pub priors: Duration,
     /// Between two statuses, at least.
@@ -32,7 +32,7 @@ pub struct Pace {
     /// Between two looks at the buckets.
     pub look: Duration,
     /// A server that does not answer for so long is left.
-    pub patience: Duration,
+    pub timeout: Duration,
     /// Longest pause between attempts to reach a server.
     pub unreachable: Duration,
     /// Longest pause after a server has refused.
@@ -47,14 +47,14 @@ pub struct Pace {
     pub namesake: Duration,
 }
 
-impl Default for Pace {
+impl Default for Timing {
     fn default() -> Self {
         let seconds = Duration::from_secs;
         Self {
             priors: seconds(600),
             status: seconds(30),
             look: seconds(600),
-            patience: seconds(5),
+            timeout: seconds(5),
             // With a request that is not answered, an agent is back within ten seconds of its servers.
             unreachable: seconds(4),
             refused: seconds(60),
@@ -66,27 +66,27 @@ impl Default for Pace {
     }
 }
 
-/// What a client needs to know.
+/// Settings of a client.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Servers, as `tls://nats.example.com:4222`; any of them will do.
     pub servers: Vec<String>,
-    /// This agent.
+    /// Name of this agent.
     pub agent: Name,
-    /// Labels whose policies it obeys.
+    /// Labels whose policies the agent obeys.
     pub labels: Vec<Name>,
-    /// How it says who it is.
+    /// Identity towards the servers.
     pub identity: Identity,
     /// Certificates of the CA; without it, those of the system.
     pub ca: Option<PathBuf>,
-    /// Keys whose policies it obeys.
+    /// Keys whose policies the agent obeys.
     pub keys: Vec<PublicKey>,
-    /// The number of the last policy that it had, by label.
+    /// Number of the last policy that the agent had, by label.
     pub policies: BTreeMap<Name, u64>,
-    /// Whether it wants the priors of others.
+    /// Whether the agent wants the priors of others.
     pub take: bool,
-    /// Its times.
-    pub pace: Pace,
+    /// Intervals and timeouts.
+    pub pace: Timing,
 }
 
 /// Settings that cannot work.
@@ -109,13 +109,13 @@ pub enum SettingsError {
     Ca {
         /// The file, and the error.
         why: String,
-        /// Whether it may pass.
+        /// Whether the error may pass.
         may_pass: bool,
     },
 }
 
 impl SettingsError {
-    /// Whether it may pass by itself, as an error of a disk.
+    /// Whether the error may pass by itself, as one of a disk.
     pub fn may_pass(&self) -> bool {
         matches!(
             self,
@@ -151,7 +151,7 @@ impl Settings {
             keys: Vec::new(),
             policies: BTreeMap::new(),
             take: true,
-            pace: Pace::default(),
+            pace: Timing::default(),
         }
     }
 
@@ -160,20 +160,20 @@ impl Settings {
     /// # Errors
     /// An address, or a file.
     pub fn check(&self) -> Result<(), SettingsError> {
-        self.checked().map(drop)
+        self.read_checked().map(drop)
     }
 
-    pub(crate) fn checked(&self) -> Result<Checked, SettingsError> {
+    pub(crate) fn read_checked(&self) -> Result<Checked, SettingsError> {
         if self.servers.is_empty() {
             return Err(SettingsError::NoServer);
         }
-        let servers = self.servers.iter().map(|text| server(text));
+        let servers = self.servers.iter().map(|text| parse_server(text));
         let servers = servers.collect::<Result<_, _>>()?;
         let secret = match &self.identity {
             Identity::None => Secret::None,
-            Identity::Nkey(file) => Secret::Seed(UserKey::read(file)?.seed()),
+            Identity::Nkey(file) => Secret::Seed(UserKey::read_file(file)?.seed_text()),
             Identity::Credentials(file) => {
-                let text = secret(file)?;
+                let text = read_secret(file)?;
                 let parsed = async_nats::ConnectOptions::with_credentials(&text);
                 parsed.map_err(|_| {
                     let file = file.display();
@@ -207,12 +207,12 @@ impl Settings {
 /// Checks the address of a server.
 ///
 /// # Errors
-/// It is none, or without TLS although the server is elsewhere.
+/// The address is none, or without TLS although the server is elsewhere.
 pub fn check_server(text: &str) -> Result<(), SettingsError> {
-    server(text).map(drop)
+    parse_server(text).map(drop)
 }
 
-fn server(text: &str) -> Result<ServerAddr, SettingsError> {
+fn parse_server(text: &str) -> Result<ServerAddr, SettingsError> {
     let wrong = || SettingsError::Server(one_line(text, 100));
     let address: ServerAddr = text.parse().map_err(|_| wrong())?;
     let secret = address.has_user_pass() || address.username().is_some();

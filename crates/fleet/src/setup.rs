@@ -27,7 +27,9 @@ use crate::keys::{KeyError, SigningKey, UserKey};
 use crate::names::Name;
 
 pub use certificates::{Authority, Validity};
-pub use configuration::{AgentUser, Cluster, Place, configuration, users};
+pub use configuration::{
+    AgentUser, Cluster, ServerConfig, server_configuration, users_configuration,
+};
 
 /// The operator's name, which no agent may have.
 pub const OPERATOR: &str = "operator";
@@ -38,7 +40,7 @@ pub enum SetupError {
     /// A file.
     #[error("{}: {why}", .file.display())]
     File {
-        /// Which file.
+        /// The file.
         file: PathBuf,
         /// The error.
         why: io::Error,
@@ -54,7 +56,7 @@ pub enum SetupError {
     Wrong(String),
 }
 
-/// What is to be set up.
+/// Fleet that is to be set up.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// Host names or addresses of the servers; several are a cluster.
@@ -93,7 +95,7 @@ impl Default for Plan {
     }
 }
 
-/// What was set up.
+/// Files and keys that were set up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
     /// All agents, those of earlier calls included.
@@ -109,9 +111,9 @@ pub struct Report {
 ///
 /// # Errors
 /// A name, or a file. What was written until then stays; the next call goes on from there.
-pub fn setup(directory: &Path, plan: &Plan) -> Result<Report, SetupError> {
-    check(plan)?;
-    make(directory)?;
+pub fn set_up_fleet(directory: &Path, plan: &Plan) -> Result<Report, SetupError> {
+    check_plan(plan)?;
+    create_directory(directory)?;
     let lock = fs::File::open(directory);
     let lock = lock.and_then(|opened| opened.lock().map(|()| opened));
     let _lock = lock.map_err(|why| SetupError::File {
@@ -119,23 +121,23 @@ pub fn setup(directory: &Path, plan: &Plan) -> Result<Report, SetupError> {
         why,
     })?;
     for part in ["users", "agents", "servers"] {
-        make(&directory.join(part))?;
+        create_directory(&directory.join(part))?;
     }
-    let authority = Authority::keep(directory)?;
-    let operator = UserKey::keep(&directory.join("operator.nk"))?;
-    let signing = SigningKey::keep(&directory.join("policy.nk"))?;
-    let policy_key = signing.public().to_string();
-    write(
+    let authority = Authority::read_or_create(directory)?;
+    let operator = UserKey::read_or_create(&directory.join("operator.nk"))?;
+    let signing = SigningKey::read_or_create(&directory.join("policy.nk"))?;
+    let policy_key = signing.public_key().to_string();
+    write_file(
         &directory.join("policy.pub"),
         &format!("{policy_key}\n"),
         0o644,
     )?;
     for agent in &plan.agents {
-        add(directory, agent, &authority)?;
+        add_agent(directory, agent, &authority)?;
     }
-    let agents = known(&directory.join("users"))?;
+    let agents = known_agents(&directory.join("users"))?;
     let mut servers: Vec<String> = Vec::new();
-    for name in names(&directory.join("servers"))?
+    for name in directory_names(&directory.join("servers"))?
         .iter()
         .chain(&plan.servers)
     {
@@ -143,18 +145,18 @@ pub fn setup(directory: &Path, plan: &Plan) -> Result<Report, SetupError> {
             servers.push(name.clone());
         }
     }
-    let list = users(&operator.public(), &agents);
+    let list = users_configuration(&operator.public_key(), &agents);
     for server in &servers {
         let place = directory.join("servers").join(server);
-        make(&place)?;
+        create_directory(&place)?;
         let certificate = place.join("server.pem");
         if plan.renew || !certificate.exists() {
-            let (pem, key) = authority.server(server, Validity::default())?;
-            write(&place.join("server.key"), &key, 0o600)?;
-            write(&certificate, &pem, 0o644)?;
+            let (pem, key) = authority.server_certificate(server, Validity::default())?;
+            write_file(&place.join("server.key"), &key, 0o600)?;
+            write_file(&certificate, &pem, 0o644)?;
         }
-        write(&place.join("ca.pem"), authority.pem(), 0o644)?;
-        write(&place.join("users.conf"), &list, 0o644)?;
+        write_file(&place.join("ca.pem"), authority.certificate_pem(), 0o644)?;
+        write_file(&place.join("users.conf"), &list, 0o644)?;
         let conf = place.join("nats-server.conf");
         // Without a server in the call, only users and certificates change.
         if !plan.servers.is_empty() {
@@ -165,7 +167,7 @@ pub fn setup(directory: &Path, plan: &Plan) -> Result<Report, SetupError> {
                     .map(|host| (host.clone(), plan.cluster_port))
                     .collect(),
             });
-            let text = configuration(&Place {
+            let text = server_configuration(&ServerConfig {
                 name: server,
                 listen: &match plan.listen {
                     IpAddr::V4(address) => address.to_string(),
@@ -177,7 +179,7 @@ pub fn setup(directory: &Path, plan: &Plan) -> Result<Report, SetupError> {
                 store_bytes: plan.store_bytes,
                 cluster: others,
             });
-            write(&conf, &text, 0o644)?;
+            write_file(&conf, &text, 0o644)?;
         }
     }
     Ok(Report {
@@ -187,7 +189,7 @@ pub fn setup(directory: &Path, plan: &Plan) -> Result<Report, SetupError> {
     })
 }
 
-fn check(plan: &Plan) -> Result<(), SetupError> {
+fn check_plan(plan: &Plan) -> Result<(), SetupError> {
     for server in &plan.servers {
         let good = |byte: u8| byte.is_ascii_alphanumeric() || b".-:".contains(&byte);
         if server.is_empty()
@@ -216,13 +218,13 @@ fn check(plan: &Plan) -> Result<(), SetupError> {
 
 /// Makes an agent's key, unless it has one: its seed may have been moved to the agent. Without a
 /// public key the seed is one that was revoked, and must not come back.
-fn add(directory: &Path, agent: &Name, authority: &Authority) -> Result<(), SetupError> {
+fn add_agent(directory: &Path, agent: &Name, authority: &Authority) -> Result<(), SetupError> {
     let public = directory.join(format!("users/{agent}.pub"));
     let place = directory.join(format!("agents/{agent}"));
     if public.exists() {
         return Ok(());
     }
-    make(&place)?;
+    create_directory(&place)?;
     let seed = place.join("agent.nk");
     match fs::remove_file(&seed) {
         Err(why) if why.kind() != io::ErrorKind::NotFound => {
@@ -231,15 +233,15 @@ fn add(directory: &Path, agent: &Name, authority: &Authority) -> Result<(), Setu
         _ => {}
     }
     let key = UserKey::generate();
-    key.write(&seed)?;
-    write(&place.join("ca.pem"), authority.pem(), 0o644)?;
-    write(&public, &format!("{}\n", key.public()), 0o644)
+    key.write_new(&seed)?;
+    write_file(&place.join("ca.pem"), authority.certificate_pem(), 0o644)?;
+    write_file(&public, &format!("{}\n", key.public_key()), 0o644)
 }
 
 /// The agents whose public keys are there, in order.
-fn known(users: &Path) -> Result<Vec<AgentUser>, SetupError> {
+fn known_agents(users: &Path) -> Result<Vec<AgentUser>, SetupError> {
     let mut agents = Vec::new();
-    for file in names(users)? {
+    for file in directory_names(users)? {
         let path = users.join(&file);
         let wrong = |why: String| SetupError::Wrong(format!("{}: {why}", path.display()));
         let name = file
@@ -263,7 +265,7 @@ fn known(users: &Path) -> Result<Vec<AgentUser>, SetupError> {
 }
 
 /// Names in a directory, in order.
-fn names(directory: &Path) -> Result<Vec<String>, SetupError> {
+fn directory_names(directory: &Path) -> Result<Vec<String>, SetupError> {
     let failed = |why: io::Error| SetupError::File {
         file: directory.to_owned(),
         why,
@@ -277,7 +279,7 @@ fn names(directory: &Path) -> Result<Vec<String>, SetupError> {
     Ok(names)
 }
 
-fn make(directory: &Path) -> Result<(), SetupError> {
+fn create_directory(directory: &Path) -> Result<(), SetupError> {
     let made = fs::DirBuilder::new()
         .recursive(true)
         .mode(0o700)
@@ -288,7 +290,7 @@ fn make(directory: &Path) -> Result<(), SetupError> {
     })
 }
 
-fn write(file: &Path, text: &str, mode: u32) -> Result<(), SetupError> {
+fn write_file(file: &Path, text: &str, mode: u32) -> Result<(), SetupError> {
     let written = Draft::new(file, mode).and_then(|draft| draft.replace(text.as_bytes()));
     written.map_err(|why| SetupError::File {
         file: file.to_owned(),

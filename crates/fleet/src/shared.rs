@@ -11,21 +11,21 @@ use crate::fault::{Fault, Kind};
 use crate::names::Name;
 use crate::wire::{Policy, Priors, Shard, Status};
 
-/// What an agent has to say. Of each key the newest wins.
+/// A message of this agent. The newest of each key wins.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Outgoing {
-    /// What it measured in one shard.
+    /// Measurements of one shard.
     Priors(Priors),
-    /// How it is.
+    /// Status of the agent.
     Status(Status),
 }
 
-/// What others say.
+/// A message of other agents or of the operator.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Incoming {
     /// The bucket of priors is another one than before: what was taken of it no longer holds.
     Anew,
-    /// What another agent measured.
+    /// Measurements of another agent.
     Priors {
         /// Time since the server took it.
         age: Duration,
@@ -34,9 +34,9 @@ pub enum Incoming {
     },
     /// Another agent took back its shard.
     Gone {
-        /// Which agent.
+        /// The other agent.
         agent: Name,
-        /// Which shard.
+        /// The shard.
         shard: Shard,
     },
     /// A policy that this agent obeys: signed by a key of its settings, for one of its labels, newer
@@ -59,13 +59,13 @@ pub struct Traffic {
 pub struct Connection {
     /// The server.
     pub server: String,
-    /// When it was made.
+    /// Time when the connection was made.
     pub since: Instant,
 }
 
 /// A fault, and when it was.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Told {
+pub struct ReportedFault {
     /// The fault.
     pub fault: Fault,
     /// When.
@@ -82,7 +82,7 @@ pub struct State {
     /// Faults by kind.
     pub faults: BTreeMap<Kind, u64>,
     /// The last fault.
-    pub last: Option<Told>,
+    pub last: Option<ReportedFault>,
     /// Why a server refused a message that it has not taken since.
     pub refused: Option<Fault>,
     /// Messages that a server confirmed.
@@ -94,13 +94,13 @@ pub struct State {
     pub is_shared: bool,
     /// When the last look at the buckets ended; `None` also while new buckets were not read.
     pub looked: Option<Instant>,
-    /// What was sent.
+    /// Traffic sent.
     pub sent: Traffic,
-    /// What was received.
+    /// Traffic received.
     pub received: Traffic,
 }
 
-/// A key of what is to be sent.
+/// Key of a message that is to be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Slot {
     Status,
@@ -109,7 +109,7 @@ pub(crate) enum Slot {
 
 /// A message that waits for its turn.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Letter {
+pub(crate) struct QueuedMessage {
     pub bytes: Vec<u8>,
     /// Not before this.
     pub due: Instant,
@@ -123,7 +123,7 @@ struct Sent {
 
 #[derive(Default)]
 struct Inner {
-    outbox: BTreeMap<Slot, Letter>,
+    outbox: BTreeMap<Slot, QueuedMessage>,
     sent: BTreeMap<Slot, Sent>,
     /// Why messages were refused that the server has not taken since.
     refused: BTreeMap<Slot, Fault>,
@@ -132,18 +132,18 @@ struct Inner {
 }
 
 impl Inner {
-    /// Nothing of this key is refused any more.
-    fn accept(&mut self, slot: Slot) {
+    /// Forgets that a message of this key was refused.
+    fn clear_refusal(&mut self, slot: Slot) {
         self.refused.remove(&slot);
-        self.tell_refused();
+        self.update_refused();
     }
 
-    fn tell_refused(&mut self) {
+    fn update_refused(&mut self) {
         self.state.refused = self.refused.values().next().cloned();
     }
 }
 
-/// What both sides have.
+/// State that the handle and the thread share.
 #[derive(Default)]
 pub(crate) struct Shared {
     inner: Mutex<Inner>,
@@ -161,12 +161,12 @@ pub(crate) const INBOX: usize = 4;
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        // Nothing that holds the lock leaves things half done.
+        // A panic cannot leave the state half changed.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Tells the thread that the handle is gone.
-    pub fn end(&self) {
+    pub fn end_session(&self) {
         self.is_stopping.store(true, Ordering::Release);
         self.stop.notify_one();
     }
@@ -178,23 +178,23 @@ impl Shared {
 
     /// Puts a message in the outbox, in place of an older one. One that the server has already is
     /// left out, unless it tells that the agent is alive.
-    pub fn put(&self, slot: Slot, bytes: Vec<u8>, pause: Duration) {
+    pub fn put_message(&self, slot: Slot, bytes: Vec<u8>, pause: Duration) {
         let now = Instant::now();
         let mut inner = self.lock();
         let sent = inner.sent.get(&slot);
         if sent.is_some_and(|sent| slot != Slot::Status && sent.bytes == bytes) {
             inner.outbox.remove(&slot);
-            inner.accept(slot);
+            inner.clear_refusal(slot);
             return;
         }
         let due = sent.map_or(now, |sent| sent.at + pause);
-        inner.outbox.insert(slot, Letter { bytes, due });
+        inner.outbox.insert(slot, QueuedMessage { bytes, due });
         drop(inner);
         self.changed.notify_one();
     }
 
     /// The first message that is due, and otherwise when one will be.
-    pub fn due(&self, now: Instant) -> Result<(Slot, Letter), Option<Instant>> {
+    pub fn next_due(&self, now: Instant) -> Result<(Slot, QueuedMessage), Option<Instant>> {
         let inner = self.lock();
         let first = inner
             .outbox
@@ -208,7 +208,7 @@ impl Shared {
     }
 
     /// The server has this message. A newer one of the slot stays in the outbox.
-    pub fn published(&self, slot: Slot, bytes: Vec<u8>, pause: Duration) {
+    pub fn note_published(&self, slot: Slot, bytes: Vec<u8>, pause: Duration) {
         let at = Instant::now();
         let mut inner = self.lock();
         match inner.outbox.get_mut(&slot) {
@@ -220,32 +220,35 @@ impl Shared {
         }
         inner.sent.insert(slot, Sent { at, bytes });
         inner.state.published += 1;
-        inner.accept(slot);
+        inner.clear_refusal(slot);
     }
 
     /// A message was refused: it is tried again after a while. The state has the fault until then. One
     /// that is no longer wanted is not tried again, and its refusal is none.
-    pub fn refused(&self, slot: Slot, fault: Fault, pause: Duration) {
+    pub fn note_refused(&self, slot: Slot, fault: Fault, pause: Duration) {
         let mut inner = self.lock();
         let Some(letter) = inner.outbox.get_mut(&slot) else {
             return;
         };
         letter.due = Instant::now() + pause;
         inner.refused.insert(slot, fault);
-        inner.tell_refused();
+        inner.update_refused();
     }
 
     /// The buckets are others than before: what was sent is not there, and is sent again.
-    pub fn resend(&self) {
+    pub fn resend_all(&self) {
         let due = Instant::now();
         let mut inner = self.lock();
         for (slot, Sent { bytes, .. }) in std::mem::take(&mut inner.sent) {
-            inner.outbox.entry(slot).or_insert(Letter { bytes, due });
+            inner
+                .outbox
+                .entry(slot)
+                .or_insert(QueuedMessage { bytes, due });
         }
     }
 
     /// Hands something over to the agent.
-    pub fn deliver(&self, incoming: Incoming) {
+    pub fn deliver_message(&self, incoming: Incoming) {
         let mut inner = self.lock();
         if matches!(incoming, Incoming::Anew) {
             inner.inbox.retain(|it| matches!(it, Incoming::Policy(_)));
@@ -264,11 +267,11 @@ impl Shared {
     }
 
     /// Takes all that arrived; waits at most so long for the first.
-    pub fn take(&self, patience: Duration) -> Vec<Incoming> {
+    pub fn take_messages(&self, timeout: Duration) -> Vec<Incoming> {
         let inner = self.lock();
         let waited = self
             .arrived
-            .wait_timeout_while(inner, patience, |inner| inner.inbox.is_empty());
+            .wait_timeout_while(inner, timeout, |inner| inner.inbox.is_empty());
         let (mut inner, _) = waited.unwrap_or_else(PoisonError::into_inner);
         let taken = std::mem::take(&mut inner.inbox).into();
         drop(inner);
@@ -277,15 +280,15 @@ impl Shared {
     }
 
     /// Counts a fault.
-    pub fn fault(&self, fault: Fault) {
+    pub fn count_fault(&self, fault: Fault) {
         let mut inner = self.lock();
         *inner.state.faults.entry(fault.kind).or_default() += 1;
         let at = Instant::now();
-        inner.state.last = Some(Told { fault, at });
+        inner.state.last = Some(ReportedFault { fault, at });
     }
 
     /// Changes the state.
-    pub fn state(&self, change: impl FnOnce(&mut State)) {
+    pub fn update_state(&self, change: impl FnOnce(&mut State)) {
         change(&mut self.lock().state);
     }
 
@@ -309,12 +312,12 @@ mod tests {
         let full = || Fault::new(Kind::Full, "bucket thalweg-priors: maximum bytes exceeded");
         let refused = || shared.snapshot().refused;
         let taken = |slot, bytes: &[u8]| {
-            shared.put(slot, bytes.to_vec(), pause);
-            shared.published(slot, bytes.to_vec(), pause);
+            shared.put_message(slot, bytes.to_vec(), pause);
+            shared.note_published(slot, bytes.to_vec(), pause);
         };
         taken(first, b"a");
-        shared.put(first, b"b".to_vec(), pause);
-        shared.refused(first, full(), pause);
+        shared.put_message(first, b"b".to_vec(), pause);
+        shared.note_refused(first, full(), pause);
         assert_eq!(refused(), Some(full()));
         // Others are taken, which says nothing of this one.
         taken(second, b"c");
@@ -323,12 +326,12 @@ mod tests {
         taken(first, b"b");
         assert_eq!(refused(), None);
         // The server has already what is wanted now.
-        shared.put(first, b"e".to_vec(), pause);
-        shared.refused(first, full(), pause);
-        shared.put(first, b"b".to_vec(), pause);
+        shared.put_message(first, b"e".to_vec(), pause);
+        shared.note_refused(first, full(), pause);
+        shared.put_message(first, b"b".to_vec(), pause);
         assert_eq!(refused(), None);
         // That was so before the refusal came.
-        shared.refused(first, full(), pause);
+        shared.note_refused(first, full(), pause);
         assert_eq!(refused(), None);
     }
 }

@@ -1,10 +1,10 @@
 //! How much a fleet sends: bytes and messages of the NATS protocol per agent and hour, without TLS and
 //! TCP. Sizes of what surrounds a message were measured; the test of 200 agents compares.
 
-/// Looks at the buckets per hour.
-const LOOKS: f64 = 6.0;
-/// Buckets that are looked at: priors and policies.
-const LOOKED: f64 = 2.0;
+/// Scans of the buckets per hour.
+const SCANS_PER_HOUR: f64 = 6.0;
+/// Buckets of a scan: priors and policies.
+const BUCKETS_SCANNED: f64 = 2.0;
 /// Statuses per hour.
 const STATUSES: f64 = 6.0;
 /// PINGs per hour, of both sides: every ten and every four minutes.
@@ -17,10 +17,10 @@ const BATCH: f64 = 16.0;
 /// it is in the first.
 const ASK_BYTES: f64 = 250.0;
 const NONE_BYTES: f64 = 130.0;
-/// What surrounds a message that is published, and its confirmation, bytes.
+/// Overhead of a published message and of its confirmation, bytes.
 const PUBLISH_BYTES: f64 = 110.0;
 const CONFIRMED_BYTES: f64 = 130.0;
-/// What surrounds a message that is read, bytes.
+/// Overhead of a message that is read, bytes.
 const READ_BYTES: f64 = 170.0;
 /// A message of priors without its networks, a network without its arms, and an arm, bytes.
 const SHARD_BYTES: f64 = 60.0;
@@ -44,7 +44,7 @@ pub struct Load {
 
 /// Messages and bytes per hour.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Hourly {
+pub struct HourlyTraffic {
     /// Messages sent, PINGs included.
     pub sent: f64,
     /// Messages received, PINGs included.
@@ -55,7 +55,7 @@ pub struct Hourly {
     pub received_bytes: f64,
 }
 
-impl Hourly {
+impl HourlyTraffic {
     /// Messages of both directions.
     pub fn messages(&self) -> f64 {
         self.sent + self.received
@@ -74,15 +74,15 @@ impl Load {
         SHARD_BYTES + networks * (NETWORK_BYTES + self.arms * ARM_BYTES)
     }
 
-    /// What one agent sends and receives.
-    pub fn agent(&self) -> Hourly {
-        let asks = LOOKS * LOOKED;
+    /// Traffic of one agent.
+    pub fn agent_traffic(&self) -> HourlyTraffic {
+        let asks = SCANS_PER_HOUR * BUCKETS_SCANNED;
         let read = (self.agents - 1.0) * self.shards;
         // Between full batches there is one request more.
         let more = read / BATCH;
         let published = STATUSES + self.shards;
         let shard = self.shard_bytes();
-        Hourly {
+        HourlyTraffic {
             sent: published + asks + more + PINGS,
             received: published + asks + more + read + PINGS,
             sent_bytes: STATUSES * self.status
@@ -97,12 +97,12 @@ impl Load {
         }
     }
 
-    /// What a server sends per second, bytes: it is where one server ends.
+    /// Bytes that a server sends per second, which is the limit of one server.
     pub fn server_bytes_per_second(&self) -> f64 {
-        self.agents * self.agent().received_bytes / 3600.0
+        self.agents * self.agent_traffic().received_bytes / 3600.0
     }
 
-    /// What the bucket of priors has, bytes.
+    /// Size of the bucket of priors, bytes.
     pub fn stored_bytes(&self) -> f64 {
         self.agents * f64::from(crate::wire::SHARDS) * (self.shard_bytes() + 60.0)
     }
@@ -122,7 +122,7 @@ mod tests {
                 shards: 0.0,
                 status: 4000.0,
             };
-            let hour = load.agent();
+            let hour = load.agent_traffic();
             assert!(hour.messages() <= 100.0, "{hour:?}");
             assert!(hour.bytes() <= 50_000.0, "{hour:?}");
         }
@@ -138,7 +138,7 @@ mod tests {
                 shards,
                 status: 2000.0,
             };
-            let hour = load.agent();
+            let hour = load.agent_traffic();
             println!(
                 "{agents} agents, {networks} networks, {shards} shards an hour: sent {:.0} messages, \
                  {:.1} kB; received {:.0} messages, {:.1} kB; server {:.3} MB/s, keeps {:.1} MB",

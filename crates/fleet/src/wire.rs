@@ -16,30 +16,30 @@ pub use status::{Cell, LeftOut, Progress, Received, Stage, Status};
 /// Why a message is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
-    /// It is larger than its kind may be.
+    /// The message is larger than its kind may be.
     #[error("found {found} bytes, expected at most {most}")]
     Size {
-        /// Its size.
+        /// Size of the message.
         found: usize,
         /// The bound.
         most: usize,
     },
-    /// It has another version of the format.
+    /// The message has another version of the format.
     #[error("format: found {found}, expected {expected}")]
     Version {
-        /// Its version.
+        /// Version of the message.
         found: u64,
         /// The version that this program reads.
         expected: u64,
     },
-    /// It is not such a message.
+    /// The message is malformed.
     #[error("{0}")]
     Form(String),
 }
 
 impl WireError {
     /// A field has another form.
-    fn field(field: &str, found: impl std::fmt::Display, expected: &str) -> Self {
+    fn wrong_field(field: &str, found: impl std::fmt::Display, expected: &str) -> Self {
         Self::Form(format!("{field}: found {found}, expected {expected}"))
     }
 }
@@ -51,7 +51,11 @@ struct Versioned {
 }
 
 /// Reads a document of this version.
-fn read<T: DeserializeOwned>(bytes: &[u8], most: usize, version: u64) -> Result<T, WireError> {
+fn read_document<T: DeserializeOwned>(
+    bytes: &[u8],
+    most: usize,
+    version: u64,
+) -> Result<T, WireError> {
     if bytes.len() > most {
         return Err(WireError::Size {
             found: bytes.len(),
@@ -66,11 +70,15 @@ fn read<T: DeserializeOwned>(bytes: &[u8], most: usize, version: u64) -> Result<
             found,
             expected: version,
         }),
-        None => Err(WireError::field("format", "none", &version.to_string())),
+        None => Err(WireError::wrong_field(
+            "format",
+            "none",
+            &version.to_string(),
+        )),
     }
 }
 
 /// Writes a document whose types cannot fail to be written.
-fn write(document: &impl serde::Serialize) -> Vec<u8> {
+fn write_document(document: &impl serde::Serialize) -> Vec<u8> {
     serde_json::to_vec(document).expect("keys are text, and numbers finite")
 }

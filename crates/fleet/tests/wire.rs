@@ -5,7 +5,7 @@
 use proptest::prelude::*;
 use thalweg_fleet::Name;
 use thalweg_fleet::keys::{PublicKey, SigningKey};
-use thalweg_fleet::wire::policy::{self, ALL_PPM, Disobeyed, Policy, Signed};
+use thalweg_fleet::wire::policy::{self, ALL_PPM, Policy, PolicyRejection, Signed};
 use thalweg_fleet::wire::{
     Arm, Cell, Measured, Network, Priors, Progress, Received, Shard, Stage, Status, WireError,
 };
@@ -143,8 +143,8 @@ proptest! {
         let key = SigningKey::generate();
         let policy = Policy { label: name(&label), number, time_s, canary_ppm, text };
         let signed = policy.clone().sign(&key).unwrap();
-        let keys = [key.public()];
-        prop_assert_eq!(signed.obeyed(&policy.label, &keys, None), Ok(&policy));
+        let keys = [key.public_key()];
+        prop_assert_eq!(signed.verify_for(&policy.label, &keys, None), Ok(&policy));
         let mut document: serde_json::Value = serde_json::from_slice(&signed.encode()).unwrap();
         match field {
             0 => document["label"] = format!("{label}x").into(),
@@ -155,7 +155,7 @@ proptest! {
         }
         let changed = Signed::parse(&serde_json::to_vec(&document).unwrap()).unwrap();
         let label = changed.unverified().label.clone();
-        let refused = matches!(changed.obeyed(&label, &keys, None), Err(Disobeyed::Signature { .. }));
+        let refused = matches!(changed.verify_for(&label, &keys, None), Err(PolicyRejection::Signature { .. }));
         prop_assert!(refused);
     }
 }
@@ -326,8 +326,8 @@ fn fields_out_of_bounds() {
     }
     let key = SigningKey::generate();
     let good = policy("all", 3).sign(&key).unwrap().encode();
-    let public = key.public().to_string();
-    let user = thalweg_fleet::keys::UserKey::generate().public();
+    let public = key.public_key().to_string();
+    let user = thalweg_fleet::keys::UserKey::generate().public_key();
     for (from, to, expected) in [
         (r#""number":3"#, r#""number":0"#, "number: found 0"),
         (
@@ -428,27 +428,35 @@ fn own_cell_out_of_bounds_keeps_back_its_comparison_and_is_a_fault() {
 #[test]
 fn replay_swap_and_strangers() {
     let (key, stranger) = (SigningKey::generate(), SigningKey::generate());
-    let keys = [key.public()];
+    let keys = [key.public_key()];
     let signed = policy("all", 3).sign(&key).unwrap();
     let all = Name::all();
-    assert!(signed.obeyed(&all, &keys, Some(2)).is_ok());
+    assert!(signed.verify_for(&all, &keys, Some(2)).is_ok());
     for has in [3, 4] {
-        let error = signed.obeyed(&all, &keys, Some(has)).unwrap_err();
-        assert!(matches!(error, Disobeyed::Old { .. }), "{error}");
+        let error = signed.verify_for(&all, &keys, Some(has)).unwrap_err();
+        assert!(matches!(error, PolicyRejection::Old { .. }), "{error}");
     }
-    let error = signed.obeyed(&name("edge"), &keys, None).unwrap_err();
+    let error = signed.verify_for(&name("edge"), &keys, None).unwrap_err();
     assert_eq!(error.to_string(), "policy all 3: found under label edge");
-    let error = signed.obeyed(&all, &[stranger.public()], None).unwrap_err();
-    assert!(matches!(error, Disobeyed::UnknownKey { .. }), "{error}");
-    assert!(signed.obeyed(&all, &[], None).is_err());
+    let error = signed
+        .verify_for(&all, &[stranger.public_key()], None)
+        .unwrap_err();
+    assert!(
+        matches!(error, PolicyRejection::UnknownKey { .. }),
+        "{error}"
+    );
+    assert!(signed.verify_for(&all, &[], None).is_err());
     // A stranger's signature under the name of a known key.
     let mut document: serde_json::Value = serde_json::from_slice(&signed.encode()).unwrap();
     let foreign = policy("all", 3).sign(&stranger).unwrap();
     let foreign: serde_json::Value = serde_json::from_slice(&foreign.encode()).unwrap();
     document["signature"] = foreign["signature"].clone();
     let forged = Signed::parse(&serde_json::to_vec(&document).unwrap()).unwrap();
-    let error = forged.obeyed(&all, &keys, None).unwrap_err();
-    assert!(matches!(error, Disobeyed::Signature { .. }), "{error}");
+    let error = forged.verify_for(&all, &keys, None).unwrap_err();
+    assert!(
+        matches!(error, PolicyRejection::Signature { .. }),
+        "{error}"
+    );
 }
 
 #[test]
@@ -457,33 +465,36 @@ fn key_files_are_secret_and_kept() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("policy.nk");
     let key = SigningKey::generate();
-    key.write(&file).unwrap();
+    key.write_new(&file).unwrap();
     let mode = std::fs::metadata(&file).unwrap().permissions().mode() & 0o777;
     assert_eq!(mode, 0o600);
-    assert_eq!(SigningKey::read(&file).unwrap().public(), key.public());
-    assert!(PublicKey::parse(&key.public().to_string()).is_ok());
+    assert_eq!(
+        SigningKey::read_file(&file).unwrap().public_key(),
+        key.public_key()
+    );
+    assert!(PublicKey::parse(&key.public_key().to_string()).is_ok());
     // A key in use is not overwritten, and seeds of users sign no policies.
     assert!(
-        key.write(&file)
+        key.write_new(&file)
             .unwrap_err()
             .to_string()
             .contains("it exists")
     );
     let user = directory.path().join("agent.nk");
     thalweg_fleet::keys::UserKey::generate()
-        .write(&user)
+        .write_new(&user)
         .unwrap();
     assert!(
-        SigningKey::read(&user)
+        SigningKey::read_file(&user)
             .unwrap_err()
             .to_string()
             .contains("another kind")
     );
     std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o640)).unwrap();
-    let error = SigningKey::read(&file).unwrap_err().to_string();
+    let error = SigningKey::read_file(&file).unwrap_err().to_string();
     assert!(error.contains("found mode 0640, expected 0600"), "{error}");
     std::fs::write(&user, "SUNOTASEED\n").unwrap();
-    let error = thalweg_fleet::keys::UserKey::read(&user)
+    let error = thalweg_fleet::keys::UserKey::read_file(&user)
         .unwrap_err()
         .to_string();
     assert!(
@@ -527,13 +538,13 @@ fn fnv(text: &str) -> u8 {
 fn key_that_several_callers_make_at_once_is_one() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("policy.nk");
-    let public = |key: SigningKey| key.public().to_string();
+    let public = |key: SigningKey| key.public_key().to_string();
     let keys: Vec<String> = std::thread::scope(|scope| {
         let calls: Vec<_> = (0..8)
-            .map(|_| scope.spawn(|| public(SigningKey::keep(&file).unwrap())))
+            .map(|_| scope.spawn(|| public(SigningKey::read_or_create(&file).unwrap())))
             .collect();
         calls.into_iter().map(|call| call.join().unwrap()).collect()
     });
-    let kept = public(SigningKey::read(&file).unwrap());
+    let kept = public(SigningKey::read_file(&file).unwrap());
     assert_eq!(keys, vec![kept; 8]);
 }

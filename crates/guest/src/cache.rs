@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use thalweg_process::owned::{PREFIX, orphans};
+use thalweg_process::owned::{PREFIX, orphaned_entries};
 
 use crate::error::Error;
 
@@ -28,8 +28,7 @@ impl Scratch {
     /// process are removed.
     pub(crate) fn create(parent: &Path) -> Result<Self, Error> {
         static SERIAL: AtomicU32 = AtomicU32::new(0);
-        for name in orphans(parent) {
-            remove_remains(&parent.join(name));
+for name in orphaned_entries(parent){ remove_remains(&parent.join(name));
         }
         let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
         let path = parent.join(format!("{PREFIX}{}-new{serial}", std::process::id()));

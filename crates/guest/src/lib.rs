@@ -74,7 +74,7 @@ pub const TOOLS: [(&str, &str); 3] = [("iperf3", "iperf3"), ("ip", "iproute2"), 
 pub fn missing_programs<'a>(tools: impl IntoIterator<Item = (&'a str, &'a str)>) -> Vec<String> {
     tools
         .into_iter()
-        .filter(|(program, _)| tool::find(program).is_none())
+        .filter(|(program, _)| tool::find_program(program).is_none())
         .map(|(program, package)| {
             format!("no {program}: install the package {package} (apt-get install {package})")
         })

@@ -120,9 +120,9 @@ impl Running {
     fn receive_bytes(&mut self, deadline: Instant, overdue: &str) -> Result<(), Error> {
         let mut bytes = [0; READ_BYTES];
         loop {
-            interrupt::check()?;
+            interrupt::check_interrupt()?;
             // The end is checked first, so that nothing written before it is missed.
-            let ended = self.process.ended()?;
+            let ended = self.process.exit_status()?;
             let count = self
                 .messages
                 .read(&mut bytes)

@@ -243,7 +243,7 @@ pub fn build_virtual(hz: u32, progress: bool) -> Result<PathBuf, Error> {
     if place.join(PROGRAM).is_file() {
         return Ok(place.join(PROGRAM));
     }
-    let _signals = interrupt::Guard::install()?;
+    let _signals = interrupt::Guard::install_handlers()?;
     let work = Scratch::create(&cache)?;
     let bar = progress_bar(progress);
     bar.set_message("unpacking the sources");
@@ -315,7 +315,7 @@ fn run_build_step(command: &mut Command, work: &Path, bar: &ProgressBar) -> Resu
     let never = || Instant::now() + Duration::from_secs(3600);
     let mut bytes = [0u8; 16 << 10];
     loop {
-        if !interrupt::wait(output.as_fd(), PollFlags::POLLIN, never(), OnSignal::Fail)? {
+        if !interrupt::wait_for_event(output.as_fd(), PollFlags::POLLIN, never(), OnSignal::Fail)? {
             continue;
         }
         let count = output
@@ -361,8 +361,7 @@ fn progress_bar(wanted: bool) -> ProgressBar {
 
 /// The packaged kernel's configuration without modules, then the laboratory's lines. Of two lines
 /// on one option the later counts (kconfig warns and takes it).
-fn kernel_configuration(hz: u32) -> Result<String, Error> {
-    let output = tool::command(uml::PROGRAM)
+fn kernel_configuration(hz:u32)-> Result<String, Error>{ let output= tool::program_command(uml::PROGRAM)
         .arg("--showconfig")
         .output()
         .map_err(Error::system("cannot start linux.uml"))?;

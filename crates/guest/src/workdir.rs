@@ -11,7 +11,7 @@ use nix::poll::PollFlags;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use thalweg_process::interrupt::{self, OnSignal};
-use thalweg_process::owned::{PREFIX, orphans};
+use thalweg_process::owned::{PREFIX, orphaned_entries};
 
 use crate::error::Error;
 
@@ -70,7 +70,7 @@ pub fn clear_workdir(path: &Path) {
 pub fn remove_stale() {
     let parent = std::env::temp_dir();
     let own = nix::unistd::geteuid().as_raw();
-    for name in orphans(&parent) {
+    for name in orphaned_entries(&parent) {
         let path = parent.join(name);
         if fs::symlink_metadata(&path).is_ok_and(|it| it.is_dir() && it.uid() == own) {
             clear_workdir(&path);
@@ -98,7 +98,7 @@ fn end_those_marked(mark: &[u8], deadline: Instant) -> bool {
         .flatten()
         .filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok())
     {
-        let Ok(ended) = interrupt::pidfd(pid) else {
+        let Ok(ended) = interrupt::open_pidfd(pid) else {
             continue;
         };
         // Read after the descriptor was opened, so that it is the same process.
@@ -108,7 +108,7 @@ fn end_those_marked(mark: &[u8], deadline: Instant) -> bool {
         }
         found = true;
         let _ = kill(Pid::from_raw(pid as i32), Signal::SIGKILL);
-        let _ = interrupt::wait(
+        let _ = interrupt::wait_for_event(
             ended.as_fd(),
             PollFlags::POLLIN,
             deadline,

@@ -138,7 +138,7 @@ impl Agent {
     fn await_ready(&mut self) -> Result<(), Error> {
         let deadline = Instant::now() + START;
         loop {
-            let answer = http::request(&self.socket, "GET", "/v1/status");
+            let answer = http::request_once(&self.socket, "GET", "/v1/status");
             if matches!(&answer, Ok(response) if response.status == 200) {
                 return Ok(());
             }
@@ -179,7 +179,7 @@ impl Agent {
     }
 
     fn http_get(&self, path: &str) -> Result<String, Error> {
-        let answer = http::request(&self.socket, "GET", path)
+        let answer = http::request_once(&self.socket, "GET", path)
             .map_err(|error| self.agent_error(&format!("GET {path}: {error}")))?;
         match answer.status {
             200 => Ok(answer.body),
@@ -190,7 +190,7 @@ impl Agent {
     /// Tells the agent to remove its programs and end, and waits for that.
     pub(crate) fn detach_and_end(mut self) -> Result<(), Error> {
         self.ask_to_go();
-        match self.process.ended()? {
+        match self.process.exit_status()? {
             Some(status) if status.success() => Ok(()),
             Some(status) => {
                 Err(self.agent_error(&format!("asked to detach, it ended with {status}")))
@@ -203,7 +203,7 @@ impl Agent {
         if std::mem::replace(&mut self.detached, true) {
             return;
         }
-        let asked = http::request(&self.socket, "POST", "/v1/detach");
+        let asked = http::request_once(&self.socket, "POST", "/v1/detach");
         let patience = if asked.is_ok() { END } else { Duration::ZERO };
         let deadline = Instant::now() + patience;
         if matches!(

@@ -64,7 +64,7 @@ pub fn run_on_backend(options: &Options) -> Result<Finished, Error> {
     }
     let asked = timing::requested_timing(&scenarios)?;
     if let Some(stock) = &stock {
-        let _signals = interrupt::Guard::install()?;
+        let _signals = interrupt::Guard::install_handlers()?;
         return inside::qemu::run_in_qemu(stock, asked.timers, &options, &scenarios);
     }
     let seed = scenarios.first().map_or(0, |first| first.path.seed);
@@ -81,7 +81,7 @@ pub fn run_on_backend(options: &Options) -> Result<Finished, Error> {
     if asked.timers == Timers::Tick {
         kernel.words.push("highres=off".to_owned());
     }
-    let _signals = interrupt::Guard::install()?;
+    let _signals = interrupt::Guard::install_handlers()?;
     inside::uml::run_in_uml(&kernel, &options, &scenarios)
 }
 

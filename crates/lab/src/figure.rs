@@ -1,7 +1,7 @@
 //! Units of figures, and the direction in which each improves.
 
 use serde::Serialize;
-use thalweg_units::figures::{rate, time};
+use thalweg_units::figures::{rate_text, time_text};
 
 /// The unit of a figure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -27,8 +27,8 @@ impl Unit {
             return "not reached".into();
         }
         match self {
-            Self::BitsPerSecond => rate(value),
-            Self::Microseconds => time(value),
+            Self::BitsPerSecond => rate_text(value),
+            Self::Microseconds => time_text(value),
             Self::Share => format!("{:.2}%", value * 100.0),
             Self::Number if value.fract() == 0.0 => format!("{value:.0}"),
             Self::Number => format!("{value:.3}"),
@@ -59,7 +59,7 @@ mod tests {
             (12_345.0, "12.3 ms"),
             (2_500_000.0, "2.50 s"),
         ] {
-            assert_eq!(time(us), text);
+            assert_eq!(time_text(us), text);
         }
     }
 }

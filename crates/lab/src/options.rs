@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
-use thalweg_process::tool::{self, quote};
+use thalweg_process::tool::{self, quote_word};
 
 use crate::host::WireKind;
 use crate::mode::Mode;
@@ -197,7 +197,7 @@ pub(crate) fn current_time() -> String {
 /// This process's command line, quoted for a shell.
 pub(crate) fn own_command() -> String {
     let words: Vec<String> = std::env::args_os()
-        .map(|word| quote(&word.to_string_lossy()))
+        .map(|word| quote_word(&word.to_string_lossy()))
         .collect();
     words.join(" ")
 }
@@ -205,7 +205,7 @@ pub(crate) fn own_command() -> String {
 /// The command without `--out`, which repeats the run.
 pub(crate) fn command_to_repeat() -> String {
     let words = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
-    let words: Vec<String> = without_out(words).map(|word| quote(&word)).collect();
+    let words: Vec<String> = without_out(words).map(|word| quote_word(&word)).collect();
     words.join(" ")
 }
 

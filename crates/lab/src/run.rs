@@ -41,7 +41,7 @@ pub fn run_scenarios(options: &Options) -> Result<Outcome, Error> {
         &options.modes,
         options.origin.place.name.wire_kind(),
     )?;
-    let _signals = interrupt::Guard::install()?;
+    let _signals = interrupt::Guard::install_handlers()?;
     stale::remove_stale();
 
     let _arms = arms::load_missing(&options.agent_binary, &scenarios)?;
@@ -162,7 +162,7 @@ fn run_scenario(
         turns.len() as u64,
     )?;
     for (made, Turn { round, mode }) in turns.into_iter().enumerate() {
-        interrupt::check()?;
+        interrupt::check_interrupt()?;
         let of = &modes[mode];
         progress.begin_connection(made as u64, of.to_string());
         let rig = match &mut rigs[mode] {

@@ -24,7 +24,7 @@ use serde_json::json;
 use thalweg_guest as guest;
 use thalweg_units::Faults;
 use thalweg_units::file::read_text;
-use thalweg_units::reader::{self, Table, whole};
+use thalweg_units::reader::{self, Table, whole_number};
 use thalweg_units::schema;
 use toml::de::DeValue;
 
@@ -240,7 +240,7 @@ impl Scenario {
 
     /// The form of scenario files.
     pub fn file_schema() -> schema::Form {
-        reader::asked(|root| drop(Self::from_table(root, Path::new(""))))
+        reader::schema_of(|root| drop(Self::from_table(root, Path::new(""))))
     }
 
     /// Checks the text of a scenario. `file` is for messages, and its folder has the policies.
@@ -252,14 +252,14 @@ impl Scenario {
     }
 
     fn parse_in(text: &str, file: &Path, folder: &Path) -> Result<Self, Faults> {
-        reader::parse(text, file, |root| Self::from_table(root, folder))
+        reader::parse_toml(text, file, |root| Self::from_table(root, folder))
     }
 
     fn from_table(root: &mut Table<'_>, folder: &Path) -> Option<Self> {
         let name = root.required(
             "name",
             "a name",
-            reader::name,
+            reader::file_name,
             reader::NAME,
             reader::name_form,
         );
@@ -270,25 +270,30 @@ impl Scenario {
         let mut path = PathModel::default();
         let mut table = root.sub_or_empty("path");
         path.take_keys(&mut table, folder);
-        table.finish();
+        table.refuse_unknown_keys();
         path.check_values(&table);
         // A path with faults is compared with nothing.
         let path = table.is_sound().then_some(path);
         let traffic = Traffic::from_table(root.sub_or_empty("traffic"));
-        let hosts = host::read_hosts(root.tables("host"), folder, path.as_ref(), traffic.as_ref());
+        let hosts = host::read_hosts(
+            root.take_tables("host"),
+            folder,
+            path.as_ref(),
+            traffic.as_ref(),
+        );
         let connections = traffic.as_ref().map(|traffic| traffic.connections);
-        let tables = root.tables("change");
+        let tables = root.take_tables("change");
         let changes = change::read_changes(tables, path.as_ref(), hosts.as_deref(), connections);
         let system = System::from_table(root.sub_or_empty("system"));
-        let policies = policy::read_policies(root.tables("policy"), folder);
-        let arms = arm::read_arms(root.tables("arm"), folder);
+        let policies = policy::read_policies(root.take_tables("policy"), folder);
+        let arms = arm::read_arms(root.take_tables("arm"), folder);
         let agent = Learning::from_table(root.sub_or_empty("agent"));
         let known = expect::Known {
             traffic: traffic.as_ref(),
             hosts: hosts.as_deref(),
             policies: policies.as_deref(),
         };
-        let tables = root.tables("expect").into_iter();
+        let tables = root.take_tables("expect").into_iter();
         let expect: Vec<_> = tables.map(|table| known.read_expectation(table)).collect();
         let scenario = Self {
             name: name?,
@@ -361,24 +366,24 @@ impl System {
             table.wrong("memory", memory.to_string(), expected);
         }
         let rate = |value: &DeValue<'_>| {
-            let hz = u32::try_from(whole(value)?).ok()?;
+            let hz = u32::try_from(whole_number(value)?).ok()?;
             guest::ticks::RATES.contains(&hz).then_some(hz)
         };
         let rates = || json!({ "enum": guest::ticks::RATES });
         system.hz = table.optional("hz", rate, "100, 250 or 1000", rates);
-        if let Some(mut settings) = table.sub("sysctl") {
-            settings.tell_others(SYSCTL, || json!({ "type": ["string", "integer"] }));
+        if let Some(mut settings) = table.take_table("sysctl") {
+            settings.declare_others(SYSCTL, || json!({ "type": ["string", "integer"] }));
             for (name, at, value) in settings.drain() {
                 match sysctl_value(&name, value.get_ref()) {
                     Ok(text) => drop(system.sysctl.insert(name, text)),
                     Err(expected) => {
-                        let found = reader::quoted(&name);
+                        let found = reader::quote_piece(&name);
                         table.fault(at, Some("sysctl"), found, expected);
                     }
                 }
             }
         }
-        table.finish();
+        table.refuse_unknown_keys();
         table.is_sound().then_some(system)
     }
 }
@@ -397,7 +402,7 @@ fn sysctl_value(name: &str, value: &DeValue<'_>) -> Result<String, &'static str>
         return Err("`default_cc` to set the congestion control");
     }
     let text = value.as_str().map(str::to_owned);
-    text.or_else(|| whole(value).map(|value| value.to_string()))
+    text.or_else(|| whole_number(value).map(|value| value.to_string()))
         .ok_or("a text or a whole number as the setting's value")
 }
 

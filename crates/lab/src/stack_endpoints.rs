@@ -122,9 +122,9 @@ impl Stacks {
             Side::Server => "receiver",
         })?;
         let entrance = cgroup.open_procs()?;
-        let mut command = tool::command(&options.program.to_string_lossy());
+        let mut command = tool::program_command(&options.program.to_string_lossy());
         command.args(["stack", "end", &end, "--"]).args(words);
-        thalweg_process::tie(&mut command);
+        thalweg_process::tie_to_thread(&mut command);
         // SAFETY: between fork and exec only write(2) is called, of one byte of a constant, to a
         // descriptor that the closure owns.
         unsafe {
@@ -267,7 +267,7 @@ impl Sender {
             Some(line) => serde_json::from_str(&line)
                 .map(Some)
                 .map_err(|error| Error::system("what a stack says")(error.into())),
-            None if self.process.ended()?.is_some() => Ok(Some(Done {
+            None if self.process.exit_status()?.is_some() => Ok(Some(Done {
                 ended: Err(format!("the kernel has ended: {}", self.error_output())),
                 output: String::new(),
             })),
@@ -280,7 +280,7 @@ impl Sender {
 
     /// Whether the client has ended.
     pub(crate) fn has_ended(&mut self) -> Result<bool, Error> {
-        Ok(self.process.ended()?.is_some())
+        Ok(self.process.exit_status()?.is_some())
     }
 
     /// Processor time of the kernel and everything on it, seconds.
@@ -291,7 +291,7 @@ impl Sender {
     /// The next line of output; none at the deadline, or if the output has ended.
     fn read_line(&mut self, deadline: Instant) -> Result<Option<String>, Error> {
         loop {
-            interrupt::check()?;
+            interrupt::check_interrupt()?;
             let left = deadline.saturating_duration_since(Instant::now());
             match self.lines.recv_timeout(left.min(POLL_INTERVAL)) {
                 Ok(line) => return Ok(Some(line)),

@@ -1,7 +1,7 @@
 //! The results of a run in sentences.
 
 use thalweg_report::Verdict;
-use thalweg_units::figures::three;
+use thalweg_units::figures::three_digits;
 
 use crate::mode::Mode;
 use crate::multi_host;
@@ -59,9 +59,9 @@ fn gain_sentence(mode: &ModeOutcome) -> Option<String> {
     let more = if direct.effect < 0.0 { "less" } else { "more" };
     Some(format!(
         "{says} Measured directly they took {} % {more} [{}, {}].",
-        three(direct.effect.abs()),
-        three(direct.low),
-        three(direct.high)
+        three_digits(direct.effect.abs()),
+        three_digits(direct.low),
+        three_digits(direct.high)
     ))
 }
 

@@ -2,7 +2,7 @@
 
 pub use thalweg_report::Table;
 use thalweg_units::figures::PUBLISHED_HOSTS;
-use thalweg_units::figures::{rate, three};
+use thalweg_units::figures::{rate_text, three_digits};
 
 use crate::figure::Unit;
 use crate::mode::Mode;
@@ -116,7 +116,7 @@ pub fn summary_table(outcome: &ScenarioOutcome) -> Table {
             figures.median_bps
         };
         let ratio = |to: Option<f64>| match to {
-            Some(to) if to > 0.0 => format!("{}×", three(settled / to)),
+            Some(to) if to > 0.0 => format!("{}×", three_digits(settled / to)),
             _ => "–".to_owned(),
         };
         let arms: Vec<String> = mode
@@ -135,13 +135,13 @@ pub fn summary_table(outcome: &ScenarioOutcome) -> Table {
         Some(vec![
             format!("{}{bound}", mode.mode),
             format!("{}{failures}", mode.measured_connections().count()),
-            rate(figures.median_bps),
-            figures.median_last_half_bps.map_or("–".into(), rate),
-            rate(figures.mean_bps),
+            rate_text(figures.median_bps),
+            figures.median_last_half_bps.map_or("–".into(), rate_text),
+            rate_text(figures.mean_bps),
             format!(
                 "{} – {}",
-                rate(figures.lower_quartile_bps),
-                rate(figures.upper_quartile_bps)
+                rate_text(figures.lower_quartile_bps),
+                rate_text(figures.upper_quartile_bps)
             ),
             ratio(baseline),
             ratio(best),
@@ -185,7 +185,7 @@ pub fn connections_table(outcome: &ScenarioOutcome) -> Table {
                     "" => (connection.round + 1).to_string(),
                     host => format!("{} {host}", connection.round + 1),
                 },
-                rate(connection.goodput_bps),
+                rate_text(connection.goodput_bps),
                 connection.arm.clone(),
                 connection.retransmits.to_string(),
                 connection
@@ -239,7 +239,13 @@ pub fn gain_table(mode: &ModeOutcome) -> Option<Table> {
     let gain = mode.gain.as_ref()?;
     let rows = gain.rows.iter().map(|row| {
         let unit = if row.unit == "percent" { " %" } else { " pts" };
-        let signed = |value: f64| format!("{}{}", if value > 0.0 { "+" } else { "" }, three(value));
+        let signed = |value: f64| {
+            format!(
+                "{}{}",
+                if value > 0.0 { "+" } else { "" },
+                three_digits(value)
+            )
+        };
         let span = |low: Option<f64>, high: Option<f64>| match (low, high) {
             (Some(low), Some(high)) => format!("{} to {}", signed(low), signed(high)),
             _ => "–".to_owned(),

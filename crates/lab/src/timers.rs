@@ -12,7 +12,7 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use serde_json::json;
 use thalweg_guest::uml;
 use thalweg_process::interrupt;
-use thalweg_units::file::replace;
+use thalweg_units::file::replace_file;
 
 use crate::error::Error;
 use crate::options::own_command;
@@ -39,7 +39,7 @@ pub struct Options {
 /// # Errors
 /// Measuring or writing fails, for example without the right to real-time priority.
 pub fn measure_timers(options: &Options) -> Result<(), Error> {
-    let _signals = interrupt::Guard::install()?;
+    let _signals = interrupt::Guard::install_handlers()?;
     let mut command = Command::new(&options.program);
     if options.stack {
         command.args(["stack", "--"]).arg(&options.program);
@@ -76,7 +76,7 @@ pub fn measure_timers(options: &Options) -> Result<(), Error> {
         } else {
             "cannot measure timers"
         }))?;
-    interrupt::check()?;
+    interrupt::check_interrupt()?;
     let mut lateness: Lateness = serde_json::from_slice(&output.stdout)
         .map_err(|error| Error::system("no timers were measured")(error.into()))?;
     if options.stack {
@@ -98,7 +98,7 @@ pub fn measure_timers(options: &Options) -> Result<(), Error> {
     };
     fs::create_dir_all(out).map_err(Error::io("cannot create", out))?;
     let file = out.join("results.json");
-    replace(&file, text.as_bytes()).map_err(Error::io("cannot write", file))
+    replace_file(&file, text.as_bytes()).map_err(Error::io("cannot write", file))
 }
 
 /// A memory file for `uml/idle.c`: a count, and the last 4,096 figures, ns.

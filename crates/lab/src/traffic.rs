@@ -160,7 +160,7 @@ impl Server {
 
     /// Whether it has ended.
     fn has_ended(&mut self) -> Result<bool, Error> {
-        Ok(self.process.ended()?.is_some())
+        Ok(self.process.exit_status()?.is_some())
     }
 }
 
@@ -186,7 +186,7 @@ fn await_line(
     deadline: Instant,
 ) -> Result<bool, Error> {
     loop {
-        interrupt::check()?;
+        interrupt::check_interrupt()?;
         let left = deadline.saturating_duration_since(Instant::now());
         match lines.recv_timeout(left.min(Duration::from_millis(100))) {
             Ok(line) if line.contains(text) => return Ok(true),

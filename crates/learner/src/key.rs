@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use thalweg_units::prefix::{MAPPED, Prefix, bits, is_ipv4, mask};
+use thalweg_units::prefix::{MAPPED, Prefix, address_bits, is_ipv4, prefix_mask};
 
 /// Scope of a record: a host, or one of the groups that contain it, the narrowest first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -167,7 +167,7 @@ impl HostKey {
         };
         Ok(Self {
             netns,
-            addr: (bits(remote) & mask(prefix_len as u8)).to_be_bytes(),
+            addr: (address_bits(remote) & prefix_mask(prefix_len as u8)).to_be_bytes(),
             prefix_len,
             level: Level::Host,
         })

@@ -75,7 +75,7 @@ impl Child {
             Ok(child) => child,
             Err(why) => return Err(failed(why)),
         };
-        match interrupt::pidfd(child.id()) {
+        match interrupt::open_pidfd(child.id()) {
             Ok(ended) => Ok(Self {
                 child,
                 ended,
@@ -182,7 +182,7 @@ fn process_ids() -> impl Iterator<Item = u32> {
 /// Kills a process if it is inside, and waits for its end. The descriptor keeps
 /// the number from belonging to another process meanwhile.
 fn kill_checked(pid: u32, inside: impl Fn(u32) -> bool) -> bool {
-    let Ok(process) = interrupt::pidfd(pid) else {
+    let Ok(process) = interrupt::open_pidfd(pid) else {
         return false;
     };
     if !inside(pid) {
@@ -205,5 +205,5 @@ fn kill_checked(pid: u32, inside: impl Fn(u32) -> bool) -> bool {
 /// Waits for a process to end; if it does not, there is nothing else to do.
 fn wait_for_process(process: BorrowedFd<'_>, patience: Duration) {
     let deadline = Instant::now() + patience;
-    let _ = interrupt::wait(process, PollFlags::POLLIN, deadline, OnSignal::KeepWaiting);
+    let _ = interrupt::wait_for_event(process, PollFlags::POLLIN, deadline, OnSignal::KeepWaiting);
 }

@@ -232,7 +232,7 @@ impl Entrance {
             .as_deref()
             .map_or(Ok(()), resolv::replace_resolv_conf)?;
         match self.user {
-            Some(_) => capabilities::keep(&KEPT),
+            Some(_) => capabilities::keep_across_exec(&KEPT),
             None => Ok(()),
         }
     }

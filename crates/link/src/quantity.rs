@@ -48,7 +48,7 @@ impl FromStr for QueueLimit {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        if let Some(factor) = grammar::multiple(text, "bdp")
+        if let Some(factor) = grammar::parse_multiple(text, "bdp")
             && (0.001..=1000.0).contains(&factor)
         {
             return Ok(Self::Bdp(factor));

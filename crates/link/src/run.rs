@@ -104,7 +104,7 @@ pub fn run_task(settings: &Settings, task: &Task) -> Result<Finished, Error> {
         &mut command,
         &link.ends,
         &link.ends.near,
-        signals.before(),
+        signals.previous_mask(),
         Group::Shared,
     )?;
     let status = link
@@ -221,7 +221,7 @@ impl Link {
             &mut command,
             &self.ends,
             &self.ends.far,
-            signals.before(),
+            signals.previous_mask(),
             Group::Own,
         )?;
         let far = self.far.insert(far);
@@ -346,7 +346,7 @@ impl Child {
             while let Some(caught) = signals.next()? {
                 if caught.to_us_alone {
                     self.send_signal(caught.number);
-                    if caught.ends() {
+                    if caught.ends_process() {
                         deadline.get_or_insert_with(|| Instant::now() + END_TIMEOUT);
                     }
                 }

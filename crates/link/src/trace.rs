@@ -9,7 +9,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use thalweg_units::file::{MAX_FILE_BYTES, read};
+use thalweg_units::file::{MAX_FILE_BYTES, read_bytes};
 
 use crate::error::Error;
 
@@ -64,7 +64,7 @@ impl Trace {
     /// # Errors
     /// The file cannot be read, or is not a trace.
     pub fn read(path: &Path) -> Result<Self, Error> {
-        Ok(Self::parse(&read(path, MAX_FILE_BYTES)?, path)?)
+        Ok(Self::parse(&read_bytes(path, MAX_FILE_BYTES)?, path)?)
     }
 
     /// Parses a trace; the path is for errors only.

@@ -125,7 +125,7 @@ fn configure_v4(socket: &OwnedFd, addresses: Addresses) -> io::Result<()> {
     ioctl(fd, libc::SIOCSIFMTU, &request)?;
     request.ifr_ifru.ifru_addr = socket_address(addresses.v4);
     ioctl(fd, libc::SIOCSIFADDR, &request)?;
-    let mask = Ipv4Addr::from_bits(prefix::mask(MAPPED + addresses.prefix_v4) as u32);
+    let mask = Ipv4Addr::from_bits(prefix::prefix_mask(MAPPED + addresses.prefix_v4) as u32);
     request.ifr_ifru.ifru_netmask = socket_address(mask);
     ioctl(fd, libc::SIOCSIFNETMASK, &request)?;
     bring_up(socket, NAME)?;

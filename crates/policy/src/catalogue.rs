@@ -49,7 +49,7 @@ impl Stage {
         Self::Close,
     ];
 
-    /// Its name in `[rule.on.NAME]`.
+    /// Name of the stage in `[rule.on.NAME]`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Connect => "connect",
@@ -64,18 +64,18 @@ impl Stage {
     }
 
     /// The stage with that name.
-    pub fn named(name: &str) -> Option<Self> {
+    pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|stage| stage.name() == name)
     }
 
-    /// Its bit in a mask of stages.
+    /// Bit of the stage in a mask of stages.
     pub const fn bit(self) -> u8 {
         1 << self as u8
     }
 }
 
 /// The stages of a mask, in order.
-pub fn stages(mask: u8) -> impl Iterator<Item = Stage> {
+pub fn stages_in_mask(mask: u8) -> impl Iterator<Item = Stage> {
     Stage::ALL
         .into_iter()
         .filter(move |stage| mask & stage.bit() != 0)
@@ -83,7 +83,7 @@ pub fn stages(mask: u8) -> impl Iterator<Item = Stage> {
 
 /// How the kernel program applies a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Does {
+pub enum KernelOperation {
     /// `bpf_setsockopt` with a number.
     SetNumber {
         /// `SOL_*`.
@@ -146,12 +146,12 @@ pub enum Unit {
 /// One key of `[rule.set]` and `[rule.on.STAGE]`.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Key {
-    /// Its name.
+    /// Name in a policy file.
     pub name: &'static str,
     /// The kernel's name of the option or hook.
     pub option: &'static str,
     /// How the program applies it.
-    pub does: Does,
+    pub does: KernelOperation,
     /// How its value is written.
     pub unit: Unit,
     /// Minimum and maximum, in the kernel's unit.
@@ -162,7 +162,7 @@ pub struct Key {
     pub on: u8,
     /// First kernel that has it.
     pub since: Version,
-    /// Its effect, for users.
+    /// Effect of the key, for users.
     pub effect: &'static str,
     /// The trap that `check` warns of.
     pub trap: Option<&'static str>,
@@ -172,14 +172,14 @@ pub struct Key {
 }
 
 /// The key with that name.
-pub fn key(name: &str) -> Option<&'static Key> {
+pub fn find_key(name: &str) -> Option<&'static Key> {
     KEYS.iter().find(|key| key.name == name)
 }
 
 impl Key {
     /// First kernel that has this key at a stage.
-    pub fn since(&self, mask: u8) -> Version {
-        let hook = stages(mask).map(|stage| match stage {
+    pub fn first_kernel_at(&self, mask: u8) -> Version {
+        let hook = stages_in_mask(mask).map(|stage| match stage {
             Stage::Listen => Version(4, 19),
             Stage::Retransmission | Stage::Rto | Stage::Close => Version(4, 16),
             Stage::Rtt => Version(5, 3),
@@ -187,20 +187,20 @@ impl Key {
         });
         let own = match self.does {
             // Only the hook counts.
-            Does::Statistics => Version(4, 13),
+            KernelOperation::Statistics => Version(4, 13),
             _ => self.since,
         };
         hook.fold(own, Version::max)
     }
 
-    /// Whether it is for IPv4 (`Some(true)`) or IPv6 (`Some(false)`) sockets only.
+    /// Whether the key is for IPv4 (`Some(true)`) or IPv6 (`Some(false)`) sockets only.
     pub fn ipv4_only(&self) -> Option<bool> {
         match self.does {
-            Does::SetNumber {
+            KernelOperation::SetNumber {
                 level: keys::SOL_IP,
                 ..
             } => Some(true),
-            Does::SetNumber {
+            KernelOperation::SetNumber {
                 level: keys::SOL_IPV6,
                 ..
             } => Some(false),
@@ -209,7 +209,7 @@ impl Key {
     }
 
     /// The form of its values, as JSON Schema.
-    pub(crate) fn form(&self) -> schema::Form {
+    pub(crate) fn json_schema(&self) -> schema::Form {
         let (least, most) = self.range;
         let form = match self.unit {
             Unit::Flag => schema::boolean(),
@@ -232,25 +232,25 @@ impl Key {
         let text = format!(
             "{}{trap} Accepts {}. Since Linux {}.",
             self.effect,
-            self.expected(),
+            self.accepted_values(),
             self.since
         );
-        schema::described(form, &text)
+        schema::with_description(form, &text)
     }
 
     /// Accepted values with their units, for an error message.
-    pub(crate) fn expected_in_units(&self) -> String {
+    pub(crate) fn accepted_values_with_units(&self) -> String {
         let units = match self.unit {
             Unit::Bytes => grammar::SIZES,
             Unit::Time(_) => grammar::TIMES,
             Unit::Rate => grammar::RATES,
-            _ => return self.expected(),
+            _ => return self.accepted_values(),
         };
-        format!("{} (units {units})", self.expected())
+        format!("{} (units {units})", self.accepted_values())
     }
 
     /// Accepted values, in the words of an error message.
-    pub fn expected(&self) -> String {
+    pub fn accepted_values(&self) -> String {
         let (least, most) = self.range;
         match self.unit {
             Unit::Flag => "true or false".to_owned(),
@@ -294,12 +294,12 @@ impl Key {
 }
 
 /// The table of `docs/reference/policy.md`.
-pub fn markdown() -> String {
+pub fn markdown_table() -> String {
     let mut text = "| Key | Accepts | Stages | Kernel option | Since | Effect |\n\
                     |---|---|---|---|---|---|\n"
         .to_owned();
     let names = |mask: u8| {
-        let names: Vec<&str> = stages(mask).map(Stage::name).collect();
+        let names: Vec<&str> = stages_in_mask(mask).map(Stage::name).collect();
         names.join(", ")
     };
     for key in KEYS {
@@ -309,7 +309,7 @@ pub fn markdown() -> String {
         };
         let (set, on) = (names(key.set), names(key.on & !key.set));
         // The quotes and units of a range show its type.
-        let accepts = key.expected();
+        let accepts = key.accepted_values();
         let accepts = ["a whole number ", "a duration ", "a size ", "a rate "]
             .iter()
             .find_map(|kind| accepts.strip_prefix(kind))

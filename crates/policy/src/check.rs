@@ -6,15 +6,15 @@ mod timers;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use thalweg_units::Position;
-use thalweg_units::prefix::{Prefix, mask};
+use thalweg_units::prefix::{Prefix, prefix_mask};
 
-use crate::catalogue::{self, Does, Stage};
+use crate::catalogue::{self, KernelOperation, Stage};
 use crate::model::{Action, Conditions, Direction, Policy, Ports, Rule, Value, is_below};
 
 /// A probably unintended setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Warning {
-    /// Its position.
+    /// Position in the policy file.
     pub at: Position,
     /// Name of the rule.
     pub rule: String,
@@ -50,15 +50,15 @@ impl Policy {
     /// microseconds (`net.ipv4.tcp_rto_min_us`); `None`: with the kernel's default.
     pub fn warnings_where(&self, rto_min_us: Option<u32>) -> Vec<Warning> {
         let mut warnings = Vec::new();
-        self.traps(&mut warnings);
-        self.shadows(&mut warnings);
+        self.warn_of_traps(&mut warnings);
+        self.warn_of_shadowed_rules(&mut warnings);
         for rule in &self.rules {
-            rule.nothing(&mut warnings);
-            rule.incomplete(&mut warnings);
-            rule.timers(rto_min_us, &mut warnings);
+            rule.warn_of_impossible_matches(&mut warnings);
+            rule.warn_of_incomplete_settings(&mut warnings);
+            rule.warn_of_timers(rto_min_us, &mut warnings);
         }
         warnings.sort_by_key(|warning| (warning.at, warning.kind));
-        once(warnings)
+        without_repeats(warnings)
     }
 
     /// Whether a rule sets something on listeners, which they keep, and pass on to the connections that
@@ -70,7 +70,7 @@ impl Policy {
     }
 
     /// Warns of each trap once, where the key is first used.
-    fn traps(&self, warnings: &mut Vec<Warning>) {
+    fn warn_of_traps(&self, warnings: &mut Vec<Warning>) {
         let mut first: BTreeMap<&str, (&Rule, &Action, usize)> = BTreeMap::new();
         for rule in &self.rules {
             let mut seen = HashSet::new();
@@ -88,12 +88,12 @@ impl Policy {
         for (rule, action, rules) in first.into_values() {
             let trap = action.key.trap.unwrap_or_default();
             let message = format!("{}: {trap}{}", action.key.name, so_in(rules - 1));
-            warnings.push(rule.warning(WarningKind::Trap, action.at, message));
+            warnings.push(rule.new_warning(WarningKind::Trap, action.at, message));
         }
     }
 
     /// Warns of rules that never win.
-    fn shadows(&self, warnings: &mut Vec<Warning>) {
+    fn warn_of_shadowed_rules(&self, warnings: &mut Vec<Warning>) {
         let mut never: HashMap<Option<Prefix>, Vec<usize>> = HashMap::new();
         let mut others: HashMap<Option<Prefix>, Vec<usize>> = HashMap::new();
         let prefixes = |rule: &Rule| -> Vec<Option<Prefix>> {
@@ -120,7 +120,7 @@ impl Policy {
                         *ipv4 == prefix.is_ipv4() && *length <= prefix.length128()
                     });
                     for &(_, length) in own {
-                        let wider = prefix.cut(length);
+                        let wider = prefix.cut_to(length);
                         by.extend(never.get(&Some(wider)).into_iter().flatten());
                     }
                 }
@@ -132,7 +132,7 @@ impl Policy {
                 earlier.filter(|&&other| other < place && self.rules[other].covers(rule, true)),
             );
             if let Some(&other) = by.iter().min() {
-                warnings.push(shadow(rule, &self.rules[other]));
+                warnings.push(shadow_warning(rule, &self.rules[other]));
             }
             if !rule.never {
                 for prefix in prefixes(rule) {
@@ -153,7 +153,7 @@ fn so_in(others: usize) -> String {
 }
 
 /// Merges warnings with the same text into the first, which counts the rules.
-fn once(warnings: Vec<Warning>) -> Vec<Warning> {
+fn without_repeats(warnings: Vec<Warning>) -> Vec<Warning> {
     let mut rules: HashMap<(WarningKind, String), HashSet<String>> = HashMap::new();
     let mut first: Vec<Warning> = Vec::new();
     for warning in warnings {
@@ -171,11 +171,11 @@ fn once(warnings: Vec<Warning>) -> Vec<Warning> {
     first
 }
 
-fn shadow(rule: &Rule, by: &Rule) -> Warning {
+fn shadow_warning(rule: &Rule, by: &Rule) -> Warning {
     let place = format!("{:?} in line {}", by.name, by.at.line);
     if rule.conditions != by.conditions || by.never != rule.never {
         let message = format!("no flow gets this rule: {place} gets all flows that it holds for");
-        return rule.warning(WarningKind::Shadowed, rule.at, message);
+        return rule.new_warning(WarningKind::Shadowed, rule.at, message);
     }
     let differing = rule.actions.iter().find(|action| {
         by.actions.iter().any(|other| {
@@ -185,7 +185,7 @@ fn shadow(rule: &Rule, by: &Rule) -> Warning {
         })
     });
     match differing {
-        Some(action) => rule.warning(
+        Some(action) => rule.new_warning(
             WarningKind::Conflict,
             action.at,
             format!(
@@ -194,7 +194,7 @@ fn shadow(rule: &Rule, by: &Rule) -> Warning {
                 action.key.name
             ),
         ),
-        None => rule.warning(
+        None => rule.new_warning(
             WarningKind::Shadowed,
             rule.at,
             format!("no flow gets this rule: {place} has the same conditions and comes first"),
@@ -203,7 +203,7 @@ fn shadow(rule: &Rule, by: &Rule) -> Warning {
 }
 
 impl Rule {
-    fn warning(&self, kind: WarningKind, at: Position, message: String) -> Warning {
+    fn new_warning(&self, kind: WarningKind, at: Position, message: String) -> Warning {
         Warning {
             at,
             rule: self.name.clone(),
@@ -265,10 +265,10 @@ impl Rule {
     }
 
     /// Warns of conditions and settings that contradict each other.
-    fn nothing(&self, warnings: &mut Vec<Warning>) {
+    fn warn_of_impossible_matches(&self, warnings: &mut Vec<Warning>) {
         let conditions = &self.conditions;
         let mut warn = |at, message: String| {
-            warnings.push(self.warning(WarningKind::Nothing, at, message));
+            warnings.push(self.new_warning(WarningKind::Nothing, at, message));
         };
         if !conditions.has_family(true) && !conditions.has_family(false) {
             let message = "no flow gets this rule: remote, local and same_prefix are of different \
@@ -291,7 +291,9 @@ impl Rule {
                 }
                 & !if peer { Stage::Listen.bit() } else { 0 };
             if possible == 0 {
-                let stage: Vec<&str> = catalogue::stages(action.stages).map(Stage::name).collect();
+                let stage: Vec<&str> = catalogue::stages_in_mask(action.stages)
+                    .map(Stage::name)
+                    .collect();
                 let why = if action.stages & Stage::Listen.bit() != 0 && peer {
                     "a listener has no peer, so a rule with remote, same_prefix or remote_port \
                      never holds for it"
@@ -328,11 +330,11 @@ impl Rule {
     }
 
     /// Warns of settings that need another.
-    fn incomplete(&self, warnings: &mut Vec<Warning>) {
+    fn warn_of_incomplete_settings(&self, warnings: &mut Vec<Warning>) {
         let set = |name: &str| self.actions.iter().find(|action| action.key.name == name);
         let on = |name: &str| set(name).is_some_and(|action| action.value == Value::Number(1));
         let mut warn = |at, message: &str| {
-            warnings.push(self.warning(WarningKind::Incomplete, at, message.to_owned()));
+            warnings.push(self.new_warning(WarningKind::Incomplete, at, message.to_owned()));
         };
         for action in &self.actions {
             let draws = action.sets_listener() && self.conditions.sample.is_some();
@@ -390,7 +392,10 @@ impl Rule {
 impl Action {
     /// Whether a listener's socket has it, from which accepted connections inherit.
     fn sets_listener(&self) -> bool {
-        let is_set = matches!(self.key.does, Does::SetNumber { .. } | Does::SetText { .. });
+        let is_set = matches!(
+            self.key.does,
+            KernelOperation::SetNumber { .. } | KernelOperation::SetText { .. }
+        );
         is_set && self.stages & Stage::Listen.bit() != 0
     }
 }
@@ -428,7 +433,7 @@ impl Conditions {
                 all(&self.remote, ipv4).iter().any(|remote| {
                     locals.iter().any(|local| {
                         let length = bits.min(remote.length128()).min(local.length128());
-                        (remote.bits() ^ local.bits()) & mask(length) == 0
+                        (remote.bits() ^ local.bits()) & prefix_mask(length) == 0
                     })
                 })
             })

@@ -6,10 +6,10 @@ use thalweg_bpf_types::raw;
 use thalweg_units::prefix::{MAPPED, Prefix};
 use thalweg_units::{Fault, Faults};
 
-use crate::catalogue::{Does, Stage};
-use crate::compiled::{About, Compiled, NamespaceUse};
+use crate::catalogue::{KernelOperation, Stage};
+use crate::compiled::{Compiled, NamespaceUse, RuleSummary};
 use crate::model::{Action, Conditions, Direction, Group, Namespace, Policy, Ports, Rule, Value};
-use crate::trial::trials;
+use crate::trial::find_trials;
 
 /// Rules after compilation.
 const RULES_MAX: usize = raw::THALWEG_POLICY_MAX_RULES as usize;
@@ -53,9 +53,9 @@ impl Policy {
             faults: Vec::new(),
         };
         for (id, rule) in self.rules.iter().enumerate() {
-            compiler.rule(id, rule);
+            compiler.compile_rule(id, rule);
         }
-        for (id, trial) in trials(&self.rules) {
+        for (id, trial) in find_trials(&self.rules) {
             compiler.out.about[id].trial = Some(trial);
         }
         compiler.lay_out();
@@ -103,7 +103,7 @@ impl NodeOrder {
 }
 
 impl<'p> Compiler<'p> {
-    fn fault(&mut self, rule: &Rule, found: String, expected: String) {
+    fn add_error(&mut self, rule: &Rule, found: String, expected: String) {
         self.faults.push(Fault {
             file: self.policy.file.clone(),
             at: rule.at,
@@ -113,9 +113,9 @@ impl<'p> Compiler<'p> {
         });
     }
 
-    fn rule(&mut self, id: usize, rule: &'p Rule) {
+    fn compile_rule(&mut self, id: usize, rule: &'p Rule) {
         let first_op = self.out.ops.len();
-        let mut about = About {
+        let mut about = RuleSummary {
             name: rule.name.clone(),
             never: rule.never,
             ops: Vec::with_capacity(rule.actions.len()),
@@ -125,13 +125,13 @@ impl<'p> Compiler<'p> {
         // `cwnd_clamp` also limits the initial window, so it comes last, whatever its position.
         actions.sort_by_key(|action| action.key.name == "cwnd_clamp");
         for action in actions {
-            let op = self.op(rule, action);
+            let op = self.compile_action(rule, action);
             self.out.ops.push(op);
             about.ops.push(action.key);
         }
         self.out.about.push(about);
 
-        let stages = rule.stages();
+        let stages = rule.stage_mask();
         self.out.stages |= u32::from(stages);
         if rule.never {
             // The learner chooses at this stage, and must know of the rule.
@@ -140,16 +140,16 @@ impl<'p> Compiler<'p> {
 
         let conditions = &rule.conditions;
         let template = raw::thalweg_policy_rule {
-            id: number(id),
-            flags: flags(rule),
-            netns: self.netns(conditions),
-            cgroups: self.cgroups(rule),
+            id: to_u32(id),
+            flags: rule_flags(rule),
+            netns: self.netns_cookie(conditions),
+            cgroups: self.cgroup_mask(rule),
             sample: conditions.sample.unwrap_or(0),
             stages,
-            first_op: number(first_op),
-            ops: number(rule.actions.len()),
-            remote_ports: ports(&conditions.remote_port),
-            local_ports: ports(&conditions.local_port),
+            first_op: to_u32(first_op),
+            ops: to_u32(rule.actions.len()),
+            remote_ports: port_ranges(&conditions.remote_port),
+            local_ports: port_ranges(&conditions.local_port),
             ..Default::default()
         };
         for ipv4 in [true, false] {
@@ -174,7 +174,7 @@ impl<'p> Compiler<'p> {
                 self.copies += 1;
                 if self.copies > RULES_MAX {
                     if self.copies == RULES_MAX + 1 {
-                        self.fault(
+                        self.add_error(
                             rule,
                             format!("more than {RULES_MAX} rules so far"),
                             "fewer (a rule counts once for each pair of remote and local prefix)"
@@ -202,26 +202,26 @@ impl<'p> Compiler<'p> {
         }
     }
 
-    fn op(&mut self, rule: &'p Rule, action: &'p Action) -> raw::thalweg_policy_op {
+    fn compile_action(&mut self, rule: &'p Rule, action: &'p Action) -> raw::thalweg_policy_op {
         let mut op = raw::thalweg_policy_op {
             stages: action.stages,
             ..Default::default()
         };
         let (kind, level, name) = match action.key.does {
-            Does::SetNumber { level, name } => (raw::THALWEG_OP_SET_INT, level, name),
-            Does::SetText { level, name } => (raw::THALWEG_OP_SET_TEXT, level, name),
-            Does::TimeoutInit => (raw::THALWEG_OP_TIMEOUT_INIT, 0, 0),
-            Does::RwndInit => (raw::THALWEG_OP_RWND_INIT, 0, 0),
-            Does::NeedsEcn => (raw::THALWEG_OP_NEEDS_ECN, 0, 0),
-            Does::BaseRtt => (raw::THALWEG_OP_BASE_RTT, 0, 0),
-            Does::ReflectTos => (raw::THALWEG_OP_REFLECT_TOS, 0, 0),
-            Does::Statistics => (raw::THALWEG_OP_STATISTICS, 0, 0),
-            Does::SendOption if action.value == Value::Congestion => {
+            KernelOperation::SetNumber { level, name } => (raw::THALWEG_OP_SET_INT, level, name),
+            KernelOperation::SetText { level, name } => (raw::THALWEG_OP_SET_TEXT, level, name),
+            KernelOperation::TimeoutInit => (raw::THALWEG_OP_TIMEOUT_INIT, 0, 0),
+            KernelOperation::RwndInit => (raw::THALWEG_OP_RWND_INIT, 0, 0),
+            KernelOperation::NeedsEcn => (raw::THALWEG_OP_NEEDS_ECN, 0, 0),
+            KernelOperation::BaseRtt => (raw::THALWEG_OP_BASE_RTT, 0, 0),
+            KernelOperation::ReflectTos => (raw::THALWEG_OP_REFLECT_TOS, 0, 0),
+            KernelOperation::Statistics => (raw::THALWEG_OP_STATISTICS, 0, 0),
+            KernelOperation::SendOption if action.value == Value::Congestion => {
                 (raw::THALWEG_OP_SEND_OPTION_CC, 0, 0)
             }
-            Does::SendOption => (raw::THALWEG_OP_SEND_OPTION, 0, 0),
-            Does::ReadOption => (raw::THALWEG_OP_READ_OPTION, 0, 0),
-            Does::LearnFrom => (raw::THALWEG_OP_LEARN_FROM, 0, 0),
+            KernelOperation::SendOption => (raw::THALWEG_OP_SEND_OPTION, 0, 0),
+            KernelOperation::ReadOption => (raw::THALWEG_OP_READ_OPTION, 0, 0),
+            KernelOperation::LearnFrom => (raw::THALWEG_OP_LEARN_FROM, 0, 0),
         };
         // The operations of the ABI are numbered far below 256.
         op.kind = kind as u8;
@@ -232,7 +232,7 @@ impl<'p> Compiler<'p> {
                 let cap = action.key.cap.filter(|_| !rule.overrides);
                 op.text = cap.map_or(0, |none| none + 1);
             }
-            Value::Text(text) => op.text = self.text(rule, text),
+            Value::Text(text) => op.text = self.text_index(rule, text),
             // The rule's own congestion control stays, whatever their order: set 0 has no arms.
             Value::Names(_) if sets_congestion(rule) => op.value = 0,
             Value::Names(names) => op.value = self.arm_set(rule, names),
@@ -241,13 +241,13 @@ impl<'p> Compiler<'p> {
         op
     }
 
-    fn text(&mut self, rule: &Rule, text: &'p str) -> u16 {
+    fn text_index(&mut self, rule: &Rule, text: &'p str) -> u16 {
         if let Some(&index) = self.texts.get(text) {
             return index;
         }
         let Ok(index) = u16::try_from(self.out.texts.len()) else {
             let found = format!("more than {TEXTS_MAX} different names so far");
-            self.fault(rule, found, "fewer".to_owned());
+            self.add_error(rule, found, "fewer".to_owned());
             return 0;
         };
         let mut entry = raw::thalweg_policy_text::default();
@@ -265,7 +265,7 @@ impl<'p> Compiler<'p> {
             return index;
         }
         if self.out.arm_sets.len() == ARM_SETS_MAX {
-            self.fault(
+            self.add_error(
                 rule,
                 format!("more than {ARM_SETS_MAX} different `learn_from` so far"),
                 "fewer".to_owned(),
@@ -273,13 +273,13 @@ impl<'p> Compiler<'p> {
             return 0;
         }
         self.out.arm_sets.push(names.to_vec());
-        let index = number(self.out.arm_sets.len());
+        let index = to_u32(self.out.arm_sets.len());
         self.arm_sets.insert(names, index);
         index
     }
 
     /// The mask of a rule's cgroups.
-    fn cgroups(&mut self, rule: &'p Rule) -> u32 {
+    fn cgroup_mask(&mut self, rule: &'p Rule) -> u32 {
         let mut mask = 0;
         let conditions = &rule.conditions;
         let paths = conditions.cgroup.iter().cloned().map(Group::Path);
@@ -288,7 +288,7 @@ impl<'p> Compiler<'p> {
             let index = match self.cgroups.get(&group) {
                 Some(&index) => index,
                 None if self.out.cgroups.len() == CGROUPS_MAX => {
-                    self.fault(
+                    self.add_error(
                         rule,
                         format!("more than {CGROUPS_MAX} different cgroups so far"),
                         "fewer".to_owned(),
@@ -307,7 +307,7 @@ impl<'p> Compiler<'p> {
     }
 
     /// A rule's cookie, or a placeholder for it.
-    fn netns(&mut self, conditions: &'p Conditions) -> u64 {
+    fn netns_cookie(&mut self, conditions: &'p Conditions) -> u64 {
         match &conditions.netns {
             None => 0,
             Some(Namespace::Cookie(cookie)) => *cookie,
@@ -337,7 +337,7 @@ impl<'p> Compiler<'p> {
         let mut way: Vec<(Prefix, u32)> = Vec::new();
         for (order, mut rules) in std::mem::take(&mut self.nodes) {
             let prefix = order.prefix;
-            let index = number(self.out.nodes.len());
+            let index = to_u32(self.out.nodes.len());
             if order.inner
                 && way
                     .last()
@@ -354,13 +354,13 @@ impl<'p> Compiler<'p> {
                 .map_or(raw::THALWEG_POLICY_NONE, |(_, index)| *index);
             way.push((prefix, index));
             self.prefixes.push(prefix);
-            rules.sort_by_key(precedence);
+            rules.sort_by_key(rule_precedence);
             let never = rules.iter().filter(|rule| is_never(rule)).count();
             self.out.nodes.push(raw::thalweg_policy_node {
-                first: number(self.out.rules.len()),
-                rules: number(rules.len()),
+                first: to_u32(self.out.rules.len()),
+                rules: to_u32(rules.len()),
                 parent,
-                never: number(never),
+                never: to_u32(never),
             });
             self.out.rules.append(&mut rules);
             if prefix.is_ipv4() {
@@ -418,7 +418,7 @@ impl<'p> Compiler<'p> {
             prefix if prefix.is_ipv4() => "IPv4 flows".to_owned(),
             _ => "IPv6 flows".to_owned(),
         };
-        self.fault(
+        self.add_error(
             rule,
             format!("{worst} rules that {whose} may have to be compared with"),
             format!(
@@ -430,7 +430,7 @@ impl<'p> Compiler<'p> {
 }
 
 /// Order of the rules of one node: the first match is the best.
-fn precedence(rule: &raw::thalweg_policy_rule) -> impl Ord + use<> {
+fn rule_precedence(rule: &raw::thalweg_policy_rule) -> impl Ord + use<> {
     (
         !is_never(rule),
         u8::MAX - rule.remote_len,
@@ -456,7 +456,7 @@ fn of_family(prefixes: &[Prefix], ipv4: bool) -> Vec<Prefix> {
 }
 
 /// Flags except those of the families.
-fn flags(rule: &Rule) -> u32 {
+fn rule_flags(rule: &Rule) -> u32 {
     let conditions = &rule.conditions;
     let mut flags = match conditions.direction {
         None => raw::THALWEG_RULE_ACTIVE | raw::THALWEG_RULE_PASSIVE,
@@ -481,7 +481,9 @@ fn flags(rule: &Rule) -> u32 {
     flags
 }
 
-fn ports(ranges: &[Ports]) -> [raw::thalweg_policy_ports; raw::THALWEG_POLICY_MAX_PORTS as usize] {
+fn port_ranges(
+    ranges: &[Ports],
+) -> [raw::thalweg_policy_ports; raw::THALWEG_POLICY_MAX_PORTS as usize] {
     std::array::from_fn(|index| {
         ranges
             .get(index)
@@ -493,6 +495,6 @@ fn ports(ranges: &[Ports]) -> [raw::thalweg_policy_ports; raw::THALWEG_POLICY_MA
 }
 
 /// Sizes of tables are far below 2^32.
-fn number(value: usize) -> u32 {
+fn to_u32(value: usize) -> u32 {
     u32::try_from(value).unwrap_or(u32::MAX)
 }

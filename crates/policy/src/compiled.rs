@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
 use thalweg_bpf_types::raw;
-use thalweg_units::prefix::{MAPPED, bits, is_ipv4, mask};
+use thalweg_units::prefix::{MAPPED, address_bits, is_ipv4, prefix_mask};
 
 use crate::catalogue::Key;
 use crate::model::{Flow, FlowKind, Group, Namespace, is_below};
@@ -59,13 +59,13 @@ pub struct Compiled {
     /// Sets of congestion controls; operation LEARN_FROM with value i means `arm_sets[i - 1]`.
     pub arm_sets: Vec<Vec<String>>,
     /// Names and settings of each rule, by id (its index in the file).
-    pub about: Vec<About>,
+    pub about: Vec<RuleSummary>,
 }
 
 /// A named network namespace, and the rules that need it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamespaceUse {
-    /// Its name in the policy.
+    /// Network namespace as the policy names it.
     pub namespace: Namespace,
     /// Placeholder in the rules until it is resolved: no namespace has this cookie.
     pub placeholder: u64,
@@ -75,14 +75,14 @@ pub struct NamespaceUse {
 
 /// A rule of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct About {
-    /// Its name.
+pub struct RuleSummary {
+    /// Name of the rule.
     pub name: String,
-    /// Whether it is a `never` rule.
+    /// Whether the rule is a `never` rule.
     pub never: bool,
     /// Keys that its operations set, in the order of the table.
     pub ops: Vec<&'static Key>,
-    /// Of a rule with a share of flows: what it is compared with.
+    /// Experiment of a rule with a share of flows: the flows to compare with.
     pub trial: Option<Trial>,
 }
 
@@ -91,7 +91,7 @@ impl Compiled {
     ///
     /// A namespace without a `cookie` does not exist. Its rules keep a cookie that no namespace
     /// has, so they match nothing. Those namespaces are returned.
-    pub fn resolve(
+    pub fn resolve_namespaces(
         &mut self,
         mut cookie: impl FnMut(&Namespace) -> Option<u64>,
     ) -> Vec<&Namespace> {
@@ -109,7 +109,7 @@ impl Compiled {
     }
 
     /// Cookies by which rules name network namespaces, in order.
-    pub fn cookies(&self) -> BTreeSet<u64> {
+    pub fn netns_cookies(&self) -> BTreeSet<u64> {
         let rules = self.by_cookie.iter();
         rules.map(|&rule| self.rules[rule].netns).collect()
     }
@@ -117,7 +117,7 @@ impl Compiled {
     /// Makes the rules that name a network namespace by its cookie match nothing, and returns the
     /// cookies. A cookie is valid until the machine restarts; then another namespace may have it.
     pub fn void_cookies(&mut self) -> BTreeSet<u64> {
-        let cookies = self.cookies();
+        let cookies = self.netns_cookies();
         for &rule in &self.by_cookie {
             self.rules[rule].netns = VOID_COOKIE;
         }
@@ -138,18 +138,20 @@ impl Compiled {
     /// The id of the rule that a flow gets, found as the kernel program finds it.
     ///
     /// It searches the prefixes one by one: for tests and explanations, not for speed.
-    pub fn decide(&self, flow: &Flow) -> Option<u32> {
-        let seen = Seen {
+    pub fn matching_rule_id(&self, flow: &Flow) -> Option<u32> {
+        let seen = FlowInKernel {
             flow,
-            netns: self.cookie(flow),
+            netns: self.netns_cookie(flow),
             cgroups: self.cgroup_mask(flow),
         };
         let mut best: Option<&raw::thalweg_policy_rule> = None;
-        let mut node = self.nodes.get(self.node(flow) as usize);
+        let mut node = self.nodes.get(self.longest_prefix_node(flow) as usize);
         while let Some(on_way) = node {
             let rules = on_way.first as usize..(on_way.first + on_way.rules) as usize;
-            if let Some(rule) = self.rules[rules].iter().find(|rule| seen.holds(rule))
-                && best.is_none_or(|best| precedence(rule) > precedence(best))
+            if let Some(rule) = self.rules[rules]
+                .iter()
+                .find(|rule| seen.matches_rule(rule))
+                && best.is_none_or(|best| rule_precedence(rule) > rule_precedence(best))
             {
                 best = Some(rule);
             }
@@ -159,29 +161,29 @@ impl Compiled {
     }
 
     /// The node of the longest prefix that contains the peer.
-    fn node(&self, flow: &Flow) -> u32 {
+    fn longest_prefix_node(&self, flow: &Flow) -> u32 {
         let ipv4 = is_ipv4(flow.remote);
         if flow.kind == FlowKind::Listener {
             return u32::from(!ipv4);
         }
-        let address = bits(flow.remote);
+        let address = address_bits(flow.remote);
         let longest =
             |found: Option<(u32, u32)>| found.map_or(raw::THALWEG_POLICY_NONE, |(_, n)| n);
         if ipv4 {
             let holding = self.prefixes4.iter().filter(|(key, _)| {
-                let mask = mask(MAPPED + key.prefix_len as u8) as u32;
+                let mask = prefix_mask(MAPPED + key.prefix_len as u8) as u32;
                 address as u32 & mask == u32::from_be_bytes(key.addr)
             });
             longest(holding.map(|(key, node)| (key.prefix_len, *node)).max())
         } else {
             let holding = self.prefixes6.iter().filter(|(key, _)| {
-                address & mask(key.prefix_len as u8) == u128::from_be_bytes(key.addr)
+                address & prefix_mask(key.prefix_len as u8) == u128::from_be_bytes(key.addr)
             });
             longest(holding.map(|(key, node)| (key.prefix_len, *node)).max())
         }
     }
 
-    fn cookie(&self, flow: &Flow) -> u64 {
+    fn netns_cookie(&self, flow: &Flow) -> u64 {
         match &flow.netns {
             None => 0,
             Some(Namespace::Cookie(cookie)) => *cookie,
@@ -206,14 +208,14 @@ impl Compiled {
 }
 
 /// A flow as the kernel program sees it.
-struct Seen<'f> {
+struct FlowInKernel<'f> {
     flow: &'f Flow,
     netns: u64,
     cgroups: u32,
 }
 
-impl Seen<'_> {
-    fn holds(&self, rule: &raw::thalweg_policy_rule) -> bool {
+impl FlowInKernel<'_> {
+    fn matches_rule(&self, rule: &raw::thalweg_policy_rule) -> bool {
         let flow = self.flow;
         let flag = |flag: u32| rule.flags & flag != 0;
         let within = |ports: &[raw::thalweg_policy_ports], port: u16| {
@@ -222,8 +224,8 @@ impl Seen<'_> {
             ports.iter().any(range)
         };
         let listener = flow.kind == FlowKind::Listener;
-        let same = |length: u8, a: u128, b: u128| (a ^ b) & mask(length) == 0;
-        let (local, remote) = (bits(flow.local), bits(flow.remote));
+        let same = |length: u8, a: u128, b: u128| (a ^ b) & prefix_mask(length) == 0;
+        let (local, remote) = (address_bits(flow.local), address_bits(flow.remote));
         flag(if is_ipv4(flow.remote) {
             raw::THALWEG_RULE_IPV4
         } else {
@@ -244,7 +246,7 @@ impl Seen<'_> {
 }
 
 /// Precedence of a rule; the greatest wins.
-fn precedence(rule: &raw::thalweg_policy_rule) -> impl Ord + use<> {
+fn rule_precedence(rule: &raw::thalweg_policy_rule) -> impl Ord + use<> {
     let never = rule.flags & raw::THALWEG_RULE_NEVER != 0;
     (never, rule.remote_len, rule.local_len, Reverse(rule.id))
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 
 use serde::Serialize;
 
-use crate::catalogue::{Stage, stages};
+use crate::catalogue::{Stage, stages_in_mask};
 use crate::model::{Policy, Rule};
 
 /// Rules that were added, removed, moved or changed.
@@ -23,7 +23,7 @@ pub struct Difference {
 /// Changes of one rule.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ChangedRule {
-    /// Its name.
+    /// Name of the rule.
     pub name: String,
     /// The changed parts.
     pub changes: Vec<Change>,
@@ -50,17 +50,17 @@ impl Difference {
         let old: HashMap<&str, &Rule> = by_name(before);
         let new: HashMap<&str, &Rule> = by_name(after);
         let changed = after.rules.iter().filter_map(|rule| {
-            let changes = changes(old.get(rule.name.as_str())?, rule);
+            let changes = rule_changes(old.get(rule.name.as_str())?, rule);
             (!changes.is_empty()).then(|| ChangedRule {
                 name: rule.name.clone(),
                 changes,
             })
         });
         Self {
-            added: only(names(after), &old),
-            removed: only(names(before), &new),
+            added: names_missing_in(names(after), &old),
+            removed: names_missing_in(names(before), &new),
             changed: changed.collect(),
-            moved: moved(before, after),
+            moved: moved_rules(before, after),
         }
     }
 
@@ -75,14 +75,14 @@ fn by_name(policy: &Policy) -> HashMap<&str, &Rule> {
     rules.map(|rule| (rule.name.as_str(), rule)).collect()
 }
 
-fn only(names: Vec<String>, other: &HashMap<&str, &Rule>) -> Vec<String> {
+fn names_missing_in(names: Vec<String>, other: &HashMap<&str, &Rule>) -> Vec<String> {
     let mut names = names;
     names.retain(|name| !other.contains_key(name.as_str()));
     names
 }
 
-fn changes(before: &Rule, after: &Rule) -> Vec<Change> {
-    let (old, new) = (values(before), values(after));
+fn rule_changes(before: &Rule, after: &Rule) -> Vec<Change> {
+    let (old, new) = (rule_values(before), rule_values(after));
     let keys: BTreeSet<&String> = old.keys().chain(new.keys()).collect();
     keys.into_iter()
         .filter(|key| old.get(*key) != new.get(*key))
@@ -95,7 +95,7 @@ fn changes(before: &Rule, after: &Rule) -> Vec<Change> {
 }
 
 /// All conditions and settings of a rule.
-fn values(rule: &Rule) -> HashMap<String, String> {
+fn rule_values(rule: &Rule) -> HashMap<String, String> {
     let mut values = HashMap::new();
     if rule.never {
         values.insert("never".to_owned(), "true".to_owned());
@@ -103,19 +103,19 @@ fn values(rule: &Rule) -> HashMap<String, String> {
     if rule.overrides {
         values.insert("override".to_owned(), "true".to_owned());
     }
-    for (condition, text) in rule.conditions.texts() {
+    for (condition, text) in rule.conditions.condition_texts() {
         values.insert(format!("match.{}", condition.name()), text);
     }
     for action in &rule.actions {
-        let at: Vec<&str> = stages(action.stages).map(Stage::name).collect();
+        let at: Vec<&str> = stages_in_mask(action.stages).map(Stage::name).collect();
         let what = format!("{} at {}", action.key.name, at.join(", "));
-        values.insert(what, action.text());
+        values.insert(what, action.value_text());
     }
     values
 }
 
 /// Rules of both that are not in the longest run with unchanged order.
-fn moved(before: &Policy, after: &Policy) -> Vec<String> {
+fn moved_rules(before: &Policy, after: &Policy) -> Vec<String> {
     let places: HashMap<&str, usize> = before
         .rules
         .iter()

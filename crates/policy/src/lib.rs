@@ -1,7 +1,7 @@
 //! Policies: which TCP parameters a flow gets.
 //!
 //! A [`Policy`] is parsed from TOML; `docs/reference/policy.md` explains the file.
-//! [`Policy::decide`] is its readable meaning. [`Policy::warnings`] reports what is probably
+//! [`Policy::matching_rule`] is its readable meaning. [`Policy::warnings`] reports what is probably
 //! unintended. [`Policy::compile`] turns it into [`Compiled`], the tables of
 //! `bpf/include/thalweg_policy_abi.h`. Nothing here reads a file or asks the kernel.
 #![forbid(unsafe_code)]
@@ -17,7 +17,7 @@ mod trial;
 
 pub use catalogue::{Key, Stage};
 pub use check::{Warning, WarningKind};
-pub use compiled::{About, Compiled, NamespaceUse, VOID_COOKIE};
+pub use compiled::{Compiled, NamespaceUse, RuleSummary, VOID_COOKIE};
 pub use diff::{Change, ChangedRule, Difference};
 pub use model::{
     Action, Condition, Conditions, Direction, Flow, FlowKind, Group, Namespace, Policy, Ports,

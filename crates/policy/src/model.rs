@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use thalweg_units::Position;
 use thalweg_units::grammar::{duration_text, rate_text, share_text, size_text};
-use thalweg_units::prefix::{MAPPED, Prefix, bits, is_ipv4};
+use thalweg_units::prefix::{MAPPED, Prefix, address_bits, is_ipv4};
 
 use crate::catalogue::{Key, Unit};
 
@@ -18,30 +18,30 @@ use crate::catalogue::{Key, Unit};
 pub struct Policy {
     /// The file, for messages.
     pub file: PathBuf,
-    /// Its name.
+    /// Name of the policy.
     pub name: String,
     /// One sentence; may be empty.
     pub description: String,
-    /// Its rules.
+    /// Rules, in the order of the file.
     pub rules: Vec<Rule>,
 }
 
 /// One rule.
 #[derive(Clone, Debug)]
 pub struct Rule {
-    /// Its name, unique in the policy.
+    /// Name, unique in the policy.
     pub name: String,
     /// One sentence; may be empty.
     pub description: String,
-    /// Its position.
+    /// Position in the policy file.
     pub at: Position,
-    /// Whether it protects flows from every other rule, and from the learner.
+    /// Whether the rule protects flows from every other rule, and from the learner.
     pub never: bool,
     /// Whether its caps replace an application's stricter ones.
     pub overrides: bool,
     /// Conditions; all must hold.
     pub conditions: Conditions,
-    /// Its settings, in the order of the file.
+    /// Settings, in the order of the file.
     pub actions: Vec<Action>,
 }
 
@@ -60,9 +60,9 @@ pub struct Conditions {
     pub local_port: Vec<Ports>,
     /// Who opened the flow.
     pub direction: Option<Direction>,
-    /// Its socket belongs to one of these cgroups or to a descendant; empty: any.
+    /// The socket belongs to one of these cgroups or to a descendant; empty: any.
     pub cgroup: Vec<String>,
-    /// Its socket belongs to one of these containers; empty: any. Not beside `cgroup`.
+    /// The socket belongs to one of these containers; empty: any. Not beside `cgroup`.
     pub container: Vec<Selector>,
     /// The network namespace.
     pub netns: Option<Namespace>,
@@ -82,9 +82,9 @@ pub struct SamePrefix {
 /// A range of ports, both ends included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Ports {
-    /// The first.
+    /// First port.
     pub first: u16,
-    /// The last, not below the first.
+    /// Last port, not below the first.
     pub last: u16,
 }
 
@@ -104,25 +104,25 @@ pub enum Namespace {
     Name(String),
     /// A file, such as `/proc/1/ns/net`.
     Path(String),
-    /// Its cookie (`SO_NETNS_COOKIE`).
+    /// A cookie (`SO_NETNS_COOKIE`).
     Cookie(u64),
 }
 
 /// Containers as a policy names them.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Selector {
-    /// Those with this name or id.
+    /// Containers with this name or id.
     Name(String),
-    /// Those with this label.
+    /// Containers with this label.
     Label {
         /// The label's name.
         key: String,
-        /// Its value; may be empty.
+        /// The label's value; may be empty.
         value: String,
     },
 }
 
-/// What a bit of a rule's mask of cgroups stands for.
+/// The cgroups that one bit of a rule's mask stands for.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Group {
     /// A cgroup: its path below the root of the hierarchy.
@@ -134,13 +134,13 @@ pub enum Group {
 /// A setting of a rule.
 #[derive(Clone, Debug)]
 pub struct Action {
-    /// Its key.
+    /// Key that is set.
     pub key: &'static Key,
-    /// Its stages: a mask of [`crate::Stage::bit`].
+    /// Stages at which it is set: a mask of [`crate::Stage::bit`].
     pub stages: u8,
-    /// Its value.
+    /// Value of the key.
     pub value: Value,
-    /// Its position.
+    /// Position in the policy file.
     pub at: Position,
 }
 
@@ -174,9 +174,9 @@ pub struct Flow {
     pub cgroup: Option<String>,
     /// Names and labels of its container, as the policy names them.
     pub container: Vec<Selector>,
-    /// Its network namespace, named as the policy names it.
+    /// Network namespace, named as the policy names it.
     pub netns: Option<Namespace>,
-    /// Its random number: rules with `sample` match flows below their share of 2^32.
+    /// Random number: rules with `sample` match flows below their share of 2^32.
     pub draw: u32,
 }
 
@@ -217,7 +217,7 @@ pub enum Condition {
 }
 
 impl Condition {
-    /// Its key in `[rule.match]`.
+    /// Key of the condition in `[rule.match]`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Remote => "remote",
@@ -265,16 +265,16 @@ impl Policy {
     }
 
     /// The rule that a flow gets.
-    pub fn decide(&self, flow: &Flow) -> Option<&Rule> {
-        self.candidates(flow).into_iter().next()
+    pub fn matching_rule(&self, flow: &Flow) -> Option<&Rule> {
+        self.matching_rules(flow).into_iter().next()
     }
 
     /// The rules that match a flow; the flow gets the first.
-    pub fn candidates(&self, flow: &Flow) -> Vec<&Rule> {
+    pub fn matching_rules(&self, flow: &Flow) -> Vec<&Rule> {
         let holding = self.rules.iter().enumerate();
         let mut holding: Vec<_> = holding
-            .filter(|(_, rule)| rule.conditions.failing(flow).is_empty())
-            .map(|(place, rule)| (rule.precedence(flow, place), rule))
+            .filter(|(_, rule)| rule.conditions.failing_conditions(flow).is_empty())
+            .map(|(place, rule)| (rule.precedence_for(flow, place), rule))
             .collect();
         holding.sort_by_key(|(precedence, _)| Reverse(*precedence));
         holding.into_iter().map(|(_, rule)| rule).collect()
@@ -282,7 +282,7 @@ impl Policy {
 
     /// Outcomes of flows like this one over all random numbers: shares of 2^32, and rules. The
     /// shares add up to 2^32; the rules with samples come first.
-    pub fn outcomes(&self, flow: &Flow) -> Vec<(u64, Option<&Rule>)> {
+    pub fn outcome_shares(&self, flow: &Flow) -> Vec<(u64, Option<&Rule>)> {
         let samples = self.rules.iter().filter_map(|rule| rule.conditions.sample);
         let mut ends: Vec<u64> = samples.map(u64::from).chain([1 << 32]).collect();
         ends.sort_unstable();
@@ -292,7 +292,7 @@ impl Policy {
         for end in ends {
             // A start is always below 2^32, which is the highest end.
             let draw = u32::try_from(start).unwrap_or(u32::MAX);
-            let rule = self.decide(&Flow {
+            let rule = self.matching_rule(&Flow {
                 draw,
                 ..flow.clone()
             });
@@ -307,7 +307,7 @@ impl Policy {
     }
 
     /// A rule by its name, and its index in the file.
-    pub fn rule(&self, name: &str) -> Option<(usize, &Rule)> {
+    pub fn find_rule(&self, name: &str) -> Option<(usize, &Rule)> {
         let mut rules = self.rules.iter().enumerate();
         rules.find(|(_, rule)| rule.name == name)
     }
@@ -315,17 +315,19 @@ impl Policy {
 
 impl Rule {
     /// Precedence of the rule among those that match a flow.
-    pub fn precedence(&self, flow: &Flow, place: usize) -> Precedence {
+    pub fn precedence_for(&self, flow: &Flow, place: usize) -> Precedence {
         let longest = |prefixes: &[Prefix], address| {
             let holding = prefixes.iter().filter(|prefix| prefix.contains(address));
             holding.map(|prefix| prefix.length()).max().unwrap_or(0)
         };
         let conditions = &self.conditions;
-        let same = conditions.same_prefix.and_then(|same| same.of(flow));
+        let same = conditions
+            .same_prefix
+            .and_then(|same| same.length_for(flow));
         Precedence {
             never: self.never,
             remote: match flow.kind {
-                // It has no peer: only "anywhere" holds.
+                // A listener has no peer: only "anywhere" holds.
                 FlowKind::Listener => 0,
                 _ => longest(&conditions.remote, flow.remote).max(same.unwrap_or(0)),
             },
@@ -335,7 +337,7 @@ impl Rule {
     }
 
     /// The stages of its settings: a mask of [`crate::Stage::bit`].
-    pub fn stages(&self) -> u8 {
+    pub fn stage_mask(&self) -> u8 {
         self.actions
             .iter()
             .fold(0, |mask, action| mask | action.stages)
@@ -344,19 +346,22 @@ impl Rule {
 
 impl Conditions {
     /// The conditions that do not hold for a flow; none: the rule matches.
-    pub fn failing(&self, flow: &Flow) -> Vec<Condition> {
+    pub fn failing_conditions(&self, flow: &Flow) -> Vec<Condition> {
         let listener = flow.kind == FlowKind::Listener;
         // A listener's peer is the unspecified address: only "anywhere" contains it.
         let remote =
             |prefix: &Prefix| prefix.contains(flow.remote) && (!listener || prefix.length() == 0);
         let same = |same: SamePrefix| {
-            let alike = (bits(flow.remote) ^ bits(flow.local)).leading_zeros();
+            let alike = (address_bits(flow.remote) ^ address_bits(flow.local)).leading_zeros();
             let own = alike.saturating_sub(if is_ipv4(flow.remote) {
                 MAPPED.into()
             } else {
                 0
             });
-            !listener && same.of(flow).is_some_and(|length| u32::from(length) <= own)
+            !listener
+                && same
+                    .length_for(flow)
+                    .is_some_and(|length| u32::from(length) <= own)
         };
         let port = |ports: &[Ports], port: u16| {
             ports.is_empty() || ports.iter().any(|range| range.contains(port))
@@ -418,7 +423,7 @@ impl Conditions {
     }
 
     /// Condition and value, as in the file, of the conditions that are set.
-    pub fn texts(&self) -> Vec<(Condition, String)> {
+    pub fn condition_texts(&self) -> Vec<(Condition, String)> {
         let list = |items: Vec<String>| match <[String; 1]>::try_from(items) {
             Ok([one]) => format!("{one:?}"),
             Err(items) => format!("{items:?}"),
@@ -426,11 +431,11 @@ impl Conditions {
         let names = |items: &[String]| list(items.to_vec());
         let prefixes = |items: &[Prefix]| list(items.iter().map(Prefix::to_string).collect());
         let ports = |items: &[Ports]| match items {
-            [one] => one.toml(),
+            [one] => one.to_toml(),
             all => format!(
                 "[{}]",
                 all.iter()
-                    .map(|one| one.toml())
+                    .map(|one| one.to_toml())
                     .collect::<Vec<_>>()
                     .join(", ")
             ),
@@ -513,7 +518,7 @@ pub(crate) fn is_below(path: &str, ancestor: &str) -> bool {
 
 impl SamePrefix {
     /// The number for a flow's family.
-    fn of(self, flow: &Flow) -> Option<u8> {
+    fn length_for(self, flow: &Flow) -> Option<u8> {
         if is_ipv4(flow.remote) {
             self.ipv4
         } else {
@@ -534,8 +539,8 @@ impl std::fmt::Display for SamePrefix {
 }
 
 impl Ports {
-    /// Its form in a policy: a number, or a text for more than one port.
-    fn toml(self) -> String {
+    /// The ports as TOML: a number, or a text for more than one port.
+    fn to_toml(self) -> String {
         if self.first == self.last {
             self.first.to_string()
         } else {
@@ -543,7 +548,7 @@ impl Ports {
         }
     }
 
-    /// Whether it contains a port.
+    /// Whether the range contains a port.
     pub fn contains(self, port: u16) -> bool {
         (self.first..=self.last).contains(&port)
     }
@@ -560,7 +565,7 @@ impl std::fmt::Display for Ports {
 }
 
 impl Direction {
-    /// Its name in a policy.
+    /// Name of the direction in a policy.
     pub fn name(self) -> &'static str {
         match self {
             Self::Active => "active",
@@ -605,7 +610,7 @@ impl Selector {
     }
 }
 
-/// Its form in a policy, without quotes.
+/// The selector as in a policy, without quotes.
 impl std::fmt::Display for Selector {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
@@ -615,7 +620,7 @@ impl std::fmt::Display for Selector {
     }
 }
 
-/// Its form in a policy.
+/// The namespace as in a policy.
 impl std::fmt::Display for Namespace {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
@@ -626,8 +631,8 @@ impl std::fmt::Display for Namespace {
 }
 
 impl Action {
-    /// Its value as TOML, in the shortest form.
-    pub fn text(&self) -> String {
+    /// The value as TOML, in the shortest form.
+    pub fn value_text(&self) -> String {
         match (&self.value, self.key.unit) {
             (Value::Number(value), Unit::Flag | Unit::Only) => (*value != 0).to_string(),
             (Value::Number(value), Unit::Bytes) => format!("{:?}", size_text((*value).into())),

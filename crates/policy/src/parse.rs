@@ -14,7 +14,7 @@ use toml::de::DeValue;
 use crate::catalogue::{self, Key, Stage};
 use crate::model::{Action, Conditions, Policy, Rule, Selector};
 use thalweg_units::reader::{self, Document, Reader, Table};
-use thalweg_units::{Faults, nearest, schema};
+use thalweg_units::{Faults, nearest_word, schema};
 use toml_parser::Source;
 use toml_parser::lexer::TokenKind;
 
@@ -27,8 +27,8 @@ const DESCRIPTION_MAX: usize = 500;
 
 impl Policy {
     /// The form of policy files.
-    pub fn schema() -> schema::Form {
-        reader::asked_of(|document| drop(read(document)))
+    pub fn json_schema() -> schema::Form {
+        reader::asked_of(|document| drop(read_policy(document)))
     }
 
     /// Reads a policy; `file` is for messages only.
@@ -37,16 +37,16 @@ impl Policy {
     /// Up to a hundred faults, in the order of the text. A text that is not UTF-8 is not read
     /// further, nor is a part that is not TOML. Parts end before each `[[rule]]`.
     pub fn parse(bytes: &[u8], file: &Path) -> Result<Self, Faults> {
-        let document = Document::new(file, reader::text(bytes, file)?);
-        read(&document)
+        let document = Document::new(file, reader::decode_text(bytes, file)?);
+        read_policy(&document)
             .filter(|_| document.is_clean())
             .ok_or_else(|| document.take_faults())
     }
 }
 
 /// The policy, which may be incomplete if there are faults.
-fn read(document: &Document<'_>) -> Option<Policy> {
-    let starts = rules(document.text);
+fn read_policy(document: &Document<'_>) -> Option<Policy> {
+    let starts = rule_header_offsets(document.text);
     if let Some(&at) = starts.get(RULES_MAX) {
         document.fault(
             document.position(at),
@@ -81,14 +81,14 @@ fn read(document: &Document<'_>) -> Option<Policy> {
             let name = root.required(
                 "name",
                 "a name for the policy",
-                reader::name,
+                reader::file_name,
                 reader::NAME,
                 reader::name_form,
             );
             policy.name = name.unwrap_or_default();
         } else {
             // Only a table can have this name here.
-            root.optional("name", reader::name, reader::NAME, reader::name_form);
+            root.optional("name", reader::file_name, reader::NAME, reader::name_form);
         }
         if let Some(text) = root.optional(
             "description",
@@ -107,12 +107,12 @@ fn read(document: &Document<'_>) -> Option<Policy> {
                 }
                 DeValue::Array(list) => {
                     for item in list {
-                        policy.rules.extend(rule(&reader, items, item));
+                        policy.rules.extend(read_rule(&reader, items, item));
                         items += 1;
                     }
                 }
                 other => {
-                    let found = reader::describe(&other);
+                    let found = reader::describe_value(&other);
                     reader.fault(at, Some("rule".into()), found, "tables, [[rule]]");
                 }
             }
@@ -121,7 +121,7 @@ fn read(document: &Document<'_>) -> Option<Policy> {
         } else if starts.is_empty() {
             reader.fault(root.at, None, "no rule", "at least one [[rule]]");
         }
-        root.finish();
+        root.refuse_unknown_keys();
         if document.is_full() {
             return None;
         }
@@ -151,7 +151,7 @@ fn check_names(document: &Document<'_>, policy: &Policy) {
 
 /// Start of each line that can only be a rule's header, `[[rule]]`. From one to the next the text
 /// is TOML by itself. (In quotes, the line may also be part of a list.)
-fn rules(text: &str) -> Vec<usize> {
+fn rule_header_offsets(text: &str) -> Vec<usize> {
     use TokenKind::{Atom, LeftSquareBracket, RightSquareBracket};
     const HEADER: [TokenKind; 5] = [
         LeftSquareBracket,
@@ -201,7 +201,7 @@ fn description_rule() -> String {
     format!("a text of one line, at most {DESCRIPTION_MAX} characters")
 }
 
-fn rule(reader: &Reader<'_>, place: usize, item: Spanned<DeValue<'_>>) -> Option<Rule> {
+fn read_rule(reader: &Reader<'_>, place: usize, item: Spanned<DeValue<'_>>) -> Option<Rule> {
     let at = item.span().start;
     let nameless = format!("rule {}", place + 1);
     let DeValue::Table(entries) = item.into_inner() else {
@@ -211,7 +211,7 @@ fn rule(reader: &Reader<'_>, place: usize, item: Spanned<DeValue<'_>>) -> Option
     // The name comes first, so that every other fault can name the rule.
     let label = match entries
         .get("name")
-        .and_then(|name| reader::name(name.get_ref()))
+        .and_then(|name| reader::file_name(name.get_ref()))
     {
         Some(name) => format!("rule {name:?}: "),
         None => format!("{nameless}: "),
@@ -228,7 +228,7 @@ fn rule_keys(reader: &Reader<'_>, table: &mut Table<'_>) -> Rule {
     let name = table.required(
         "name",
         "a name for the rule",
-        reader::name,
+        reader::file_name,
         reader::NAME,
         reader::name_form,
     );
@@ -255,14 +255,14 @@ fn rule_keys(reader: &Reader<'_>, table: &mut Table<'_>) -> Rule {
         )
         .unwrap_or(false);
     let conditions = table
-        .sub("match")
+        .take_table("match")
         .map(|mut table| {
-            let conditions = conditions(&mut table);
-            table.finish();
+            let conditions = read_conditions(&mut table);
+            table.refuse_unknown_keys();
             conditions
         })
         .unwrap_or_default();
-    let actions = actions(reader, table);
+    let actions = read_actions(reader, table);
     let found_actions = actions.len();
     match actions.first() {
         Some(first) if never => reader.fault_at(
@@ -287,7 +287,7 @@ fn rule_keys(reader: &Reader<'_>, table: &mut Table<'_>) -> Rule {
             format!("at most {OPS_MAX}"),
         );
     }
-    table.finish();
+    table.refuse_unknown_keys();
     Rule {
         name: name.unwrap_or_default(),
         description: description.unwrap_or_default(),
@@ -299,20 +299,20 @@ fn rule_keys(reader: &Reader<'_>, table: &mut Table<'_>) -> Rule {
     }
 }
 
-fn conditions(table: &mut Table<'_>) -> Conditions {
+fn read_conditions(table: &mut Table<'_>) -> Conditions {
     Conditions {
         remote: table.list(
             "remote",
             usize::MAX,
             value::PREFIX,
-            value::prefix,
+            value::parse_prefix,
             schema::prefix,
         ),
         local: table.list(
             "local",
             usize::MAX,
             value::PREFIX,
-            value::prefix,
+            value::parse_prefix,
             schema::prefix,
         ),
         same_prefix: value::same_prefix(table),
@@ -320,19 +320,19 @@ fn conditions(table: &mut Table<'_>) -> Conditions {
             "remote_port",
             value::PORTS_MAX,
             value::PORTS,
-            value::ports,
+            value::parse_ports,
             value::ports_form,
         ),
         local_port: table.list(
             "local_port",
             value::PORTS_MAX,
             value::PORTS,
-            value::ports,
+            value::parse_ports,
             value::ports_form,
         ),
         direction: table.optional(
             "direction",
-            value::direction,
+            value::parse_direction,
             "\"active\" or \"passive\"",
             value::direction_form,
         ),
@@ -340,26 +340,26 @@ fn conditions(table: &mut Table<'_>) -> Conditions {
             "cgroup",
             value::CGROUPS_MAX,
             value::CGROUP,
-            value::cgroup,
+            value::parse_cgroup,
             schema::text,
         ),
-        container: containers(table),
-        netns: table.optional("netns", value::netns, value::NETNS, value::netns_form),
+        container: read_containers(table),
+        netns: table.optional("netns", value::parse_netns, value::NETNS, value::netns_form),
         // A sample of all flows equals no condition.
         sample: table
-            .optional("sample", value::share, value::SHARE, schema::percent)
+            .optional("sample", value::parse_share, value::SHARE, schema::percent)
             .and_then(|share| u32::try_from(share).ok()),
     }
 }
 
 /// `container`, which stands for cgroups: a rule has one mask of them.
-fn containers(table: &mut Table<'_>) -> Vec<Selector> {
+fn read_containers(table: &mut Table<'_>) -> Vec<Selector> {
     const KEY: &str = "container";
     let containers = table.list(
         KEY,
         value::CGROUPS_MAX,
         value::CONTAINER,
-        value::container,
+        value::parse_container,
         schema::text,
     );
     if table.has("cgroup") && table.has(KEY) {
@@ -369,20 +369,21 @@ fn containers(table: &mut Table<'_>) -> Vec<Selector> {
 }
 
 /// `[rule.set]` and `[rule.on.STAGE]`, in the order of the file.
-fn actions(reader: &Reader<'_>, table: &mut Table<'_>) -> Vec<Action> {
+fn read_actions(reader: &Reader<'_>, table: &mut Table<'_>) -> Vec<Action> {
     let mut actions: Vec<(usize, Action)> = Vec::new();
-    if let Some(mut on) = table.sub("on") {
+    if let Some(mut on) = table.take_table("on") {
         for stage in Stage::ALL {
             // Queries of the kernel are answered, never set: they are in [rule.set].
             if stage == Stage::Asked {
                 continue;
             }
-            if let Some(entries) = on.sub(stage.name()) {
-                keys(entries, &mut actions, |key| {
+            if let Some(entries) = on.take_table(stage.name()) {
+                read_settings(entries, &mut actions, |key| {
                     if key.on & stage.bit() != 0 {
                         return Ok(stage.bit());
                     }
-                    let names: Vec<&str> = catalogue::stages(key.on).map(Stage::name).collect();
+                    let names: Vec<&str> =
+                        catalogue::stages_in_mask(key.on).map(Stage::name).collect();
                     Err(match &names[..] {
                         [] => "it in [rule.set]".to_owned(),
                         names => format!("it in [rule.set], or at {}", names.join(", ")),
@@ -390,14 +391,14 @@ fn actions(reader: &Reader<'_>, table: &mut Table<'_>) -> Vec<Action> {
                 });
             }
         }
-        on.finish();
+        on.refuse_unknown_keys();
     }
     let staged: Vec<(&str, u8)> = actions
         .iter()
         .map(|(_, action)| (action.key.name, action.stages))
         .collect();
-    if let Some(entries) = table.sub("set") {
-        keys(entries, &mut actions, |key| {
+    if let Some(entries) = table.take_table("set") {
+        read_settings(entries, &mut actions, |key| {
             let named = staged.iter().filter(|(name, _)| *name == key.name);
             match named.fold(key.set, |mask, (_, stage)| mask & !stage) {
                 0 => Err("it once: [rule.on.STAGE] sets it at all stages of [rule.set]".to_owned()),
@@ -420,30 +421,30 @@ fn actions(reader: &Reader<'_>, table: &mut Table<'_>) -> Vec<Action> {
 }
 
 /// Takes all keys of a table of settings; `stages` gives their stages, or the expected values.
-fn keys(
+fn read_settings(
     mut table: Table<'_>,
     actions: &mut Vec<(usize, Action)>,
     stages: impl Fn(&'static Key) -> Result<u8, String>,
 ) {
-    table.tell_not_empty();
+    table.declare_not_empty();
     for key in catalogue::KEYS {
-        table.tell_if(key.name, || stages(key).is_ok().then(|| key.form()));
+        table.declare_key_if(key.name, || stages(key).is_ok().then(|| key.json_schema()));
     }
     if table.is_empty() {
         table.fault_here("an empty table", "at least one setting");
     }
     for (name, at, value) in table.drain() {
-        let Some(key) = catalogue::key(&name) else {
+        let Some(key) = catalogue::find_key(&name) else {
             let known = catalogue::KEYS.iter().filter(|&key| stages(key).is_ok());
             let known: Vec<&str> = known.map(|key| key.name).collect();
-            let expected = match nearest(&name, known.iter().copied()) {
+            let expected = match nearest_word(&name, known.iter().copied()) {
                 Some(near) => format!("a setting, perhaps `{near}`"),
                 None => format!("one of {}", known.join(", ")),
             };
             table.fault(
                 at,
                 None,
-                format!("the unknown key {}", reader::quoted(&name)),
+                format!("the unknown key {}", reader::quote_piece(&name)),
                 expected,
             );
             continue;
@@ -455,7 +456,7 @@ fn keys(
                 continue;
             }
         };
-        if let Some(value) = value::of(&table, key, &value) {
+        if let Some(value) = value::read_value(&table, key, &value) {
             let action = Action {
                 key,
                 stages: mask,

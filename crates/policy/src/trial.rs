@@ -19,12 +19,12 @@ pub struct Trial {
 }
 
 /// The experiments of a policy, by id of their rule.
-pub(crate) fn trials(rules: &[Rule]) -> Vec<(usize, Trial)> {
+pub(crate) fn find_trials(rules: &[Rule]) -> Vec<(usize, Trial)> {
     let mut ladders: BTreeMap<String, Vec<(usize, u32)>> = BTreeMap::new();
     for (id, rule) in rules.iter().enumerate() {
         if let Some(share) = rule.conditions.sample {
             ladders
-                .entry(condition(rule))
+                .entry(condition_key(rule))
                 .or_default()
                 .push((id, share));
         }
@@ -33,7 +33,7 @@ pub(crate) fn trials(rules: &[Rule]) -> Vec<(usize, Trial)> {
     for (condition, steps) in &ladders {
         let shares: Vec<u32> = steps.iter().map(|(_, share)| *share).collect();
         for (id, share) in steps {
-            let text = format!("{condition} {shares:?} {}", settings(&rules[*id]));
+            let text = format!("{condition} {shares:?} {}", settings_key(&rules[*id]));
             let trial = Trial {
                 share: *share,
                 ladder: steps[0].0 as u32,
@@ -46,7 +46,7 @@ pub(crate) fn trials(rules: &[Rule]) -> Vec<(usize, Trial)> {
 }
 
 /// All conditions but the share.
-fn condition(rule: &Rule) -> String {
+fn condition_key(rule: &Rule) -> String {
     let conditions = Conditions {
         sample: None,
         ..rule.conditions.clone()
@@ -54,7 +54,7 @@ fn condition(rule: &Rule) -> String {
     format!("{} {conditions:?}", rule.never)
 }
 
-fn settings(rule: &Rule) -> String {
+fn settings_key(rule: &Rule) -> String {
     let settings = rule.actions.iter().map(|action| {
         let (key, stages, value) = (action.key.name, action.stages, &action.value);
         format!(" {key} {stages} {value:?}")

@@ -14,14 +14,14 @@ pub const NET_RAW: u32 = 13;
 pub const SYS_ADMIN: u32 = 21;
 
 /// Whether a capability is in force.
-pub fn has(bit: u32) -> bool {
+pub fn is_in_force(bit: u32) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    effective(&status) & (1 << bit) != 0
+    effective_mask(&status) & (1 << bit) != 0
 }
 
 /// Whether this process may make network namespaces, devices and rules.
 pub fn may_administrate() -> bool {
-    [NET_ADMIN, SYS_ADMIN].into_iter().all(has)
+    [NET_ADMIN, SYS_ADMIN].into_iter().all(is_in_force)
 }
 
 /// Has capabilities that this process is permitted outlive execve(2), which takes them from users other than root
@@ -29,7 +29,7 @@ pub fn may_administrate() -> bool {
 ///
 /// # Errors
 /// One of them is not permitted.
-pub fn keep(bits: &[u32]) -> io::Result<()> {
+pub fn keep_across_exec(bits: &[u32]) -> io::Result<()> {
     /// `_LINUX_CAPABILITY_VERSION_3`, and the calling thread.
     const HEADER: [u32; 2] = [0x2008_0522, 0];
     let checked = |result: i64| match result {
@@ -60,7 +60,7 @@ pub fn keep(bits: &[u32]) -> io::Result<()> {
     })
 }
 
-fn effective(status: &str) -> u64 {
+fn effective_mask(status: &str) -> u64 {
     status
         .lines()
         .find_map(|line| line.strip_prefix("CapEff:"))
@@ -75,7 +75,7 @@ mod tests {
     #[test]
     fn they_are_read_from_the_effective_set() {
         let status = "Name:\tx\nCapPrm:\t000001ffffffffff\nCapEff:\t0000000000201000\n";
-        assert_eq!(effective(status), (1 << NET_ADMIN) | (1 << SYS_ADMIN));
-        assert_eq!(effective(""), 0);
+        assert_eq!(effective_mask(status), (1 << NET_ADMIN) | (1 << SYS_ADMIN));
+        assert_eq!(effective_mask(""), 0);
     }
 }

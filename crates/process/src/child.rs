@@ -24,7 +24,7 @@ pub struct Process {
 
 /// Makes the kernel kill the child when the *thread* that starts it ends. Also puts it into a
 /// process group of its own, away from the terminal's signals.
-pub fn tie(command: &mut Command) {
+pub fn tie_to_thread(command: &mut Command) {
     command.process_group(0);
     let parent = std::process::id();
     // SAFETY: between fork and exec only prctl(2) and getppid(2) are called,
@@ -46,11 +46,11 @@ pub fn tie(command: &mut Command) {
 impl Process {
     /// Starts the command, tied to this thread.
     pub fn spawn(command: &mut Command) -> Result<Self, Error> {
-        tie(command);
+        tie_to_thread(command);
         Self::spawn_tied(command)
     }
 
-    /// Starts a command that was passed to [`tie`] before.
+    /// Starts a command that was passed to [`tie_to_thread`] before.
     pub fn spawn_tied(command: &mut Command) -> Result<Self, Error> {
         let failed = |command: &Command| {
             Error::system(format!(
@@ -59,7 +59,7 @@ impl Process {
             ))
         };
         let mut child = command.spawn().map_err(failed(command))?;
-        match interrupt::pidfd(child.id()) {
+        match interrupt::open_pidfd(child.id()) {
             Ok(ended) => Ok(Self {
                 child,
                 ended,
@@ -90,7 +90,12 @@ impl Process {
         on_signal: OnSignal,
     ) -> Result<Option<ExitStatus>, Error> {
         if self.status.is_none()
-            && interrupt::wait(self.ended.as_fd(), PollFlags::POLLIN, deadline, on_signal)?
+            && interrupt::wait_for_event(
+                self.ended.as_fd(),
+                PollFlags::POLLIN,
+                deadline,
+                on_signal,
+            )?
         {
             self.status = Some(
                 self.child
@@ -102,14 +107,14 @@ impl Process {
     }
 
     /// The exit status if it has ended.
-    pub fn ended(&mut self) -> Result<Option<ExitStatus>, Error> {
+    pub fn exit_status(&mut self) -> Result<Option<ExitStatus>, Error> {
         self.wait_until(Instant::now(), OnSignal::KeepWaiting)
     }
 
     /// Sends SIGTERM, and kills the child if it does not end within the time.
-    pub fn terminate(&mut self, patience: Duration) {
-        self.signal(Signal::SIGTERM);
-        let deadline = Instant::now() + patience;
+    pub fn terminate(&mut self, timeout: Duration) {
+        self.signal_group(Signal::SIGTERM);
+        let deadline = Instant::now() + timeout;
         if !matches!(
             self.wait_until(deadline, OnSignal::KeepWaiting),
             Ok(Some(_))
@@ -121,14 +126,14 @@ impl Process {
     /// Kills the child and its process group, and reaps it.
     pub fn kill(&mut self) {
         if self.status.is_none() {
-            self.signal(Signal::SIGKILL);
+            self.signal_group(Signal::SIGKILL);
             self.status = self.child.wait().ok();
         }
     }
 
     /// Sends a signal to the process group. Only this guard reaps the child, so the number cannot
     /// belong to another process.
-    fn signal(&self, signal: Signal) {
+    fn signal_group(&self, signal: Signal) {
         if self.status.is_none() {
             let _ = killpg(Pid::from_raw(self.child.id() as i32), signal);
         }

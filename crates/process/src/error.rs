@@ -29,9 +29,9 @@ pub enum Error {
     Command {
         /// The command line.
         command: String,
-        /// Its exit status.
+        /// The command's exit status.
         status: String,
-        /// Its standard error.
+        /// The command's standard error.
         stderr: String,
     },
     /// SIGINT or SIGTERM arrived; everything has been removed.

@@ -10,7 +10,7 @@ use nix::sys::socket::sockopt::PeerCredentials;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, getsockopt, socket};
 
 /// Interval of checks whether the agent still runs.
-const LOOK: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Longest line of a head or between chunks, bytes.
 const LONGEST_LINE: u64 = 16 << 10;
 /// Most lines of a head or after the last chunk.
@@ -18,24 +18,24 @@ const MOST_LINES: usize = 128;
 /// Responses beyond this size count as an error, bytes.
 const LONGEST: u64 = 64 << 20;
 /// Longest time for a response.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A response.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Response {
-    /// Its status code.
+    /// Status code.
     pub status: u16,
-    /// Its body.
+    /// Body of the response.
     pub body: String,
 }
 
 /// Makes one request without a body.
 ///
 /// # Errors
-/// As of [`Connection::send`].
-pub fn request(path: &Path, method: &str, target: &str) -> io::Result<Response> {
-    let mut answer = Connection::open(path)?.send(method, target, None, PATIENCE)?;
-    answer.patience(Some(PATIENCE))?;
+/// As of [`Connection::send_request`].
+pub fn request_once(path: &Path, method: &str, target: &str) -> io::Result<Response> {
+    let mut answer = Connection::open(path)?.send_request(method, target, None, TIMEOUT)?;
+    answer.set_timeout(Some(TIMEOUT))?;
     let mut body = String::new();
     let status = answer.status;
     answer.take(LONGEST + 1).read_to_string(&mut body)?;
@@ -48,34 +48,34 @@ pub fn request(path: &Path, method: &str, target: &str) -> io::Result<Response> 
 
 /// A connection to an agent.
 #[derive(Debug)]
-pub struct Connection(Patient);
+pub struct Connection(TimedStream);
 
 /// A stream with a limit on each wait.
 #[derive(Debug)]
-struct Patient {
+struct TimedStream {
     stream: UnixStream,
     /// The process at the other end, if this one can know it.
     agent: Option<i32>,
     /// Limit of each wait; `None`: no limit.
-    patience: Option<Duration>,
+    timeout: Option<Duration>,
     /// Start of the wait for the whole head of a response; later, each part has its own limit.
     since: Option<Instant>,
 }
 
 /// The head of a response. Its body must be read: an incomplete one is an error.
 #[derive(Debug)]
-pub struct Answer {
-    /// Its status code.
+pub struct Reply {
+    /// Status code.
     pub status: u16,
     /// The status in words.
     pub reason: String,
-    stream: BufReader<Patient>,
-    left: Left,
+    stream: BufReader<TimedStream>,
+    left: BodyRest,
 }
 
 /// The rest of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Left {
+enum BodyRest {
     /// This number of bytes.
     Bytes(u64),
     /// Chunks, the first of them not started.
@@ -98,32 +98,32 @@ impl Connection {
         let agent = getsockopt(&stream, PeerCredentials).ok();
         let stream = UnixStream::from(stream);
         stream.set_nonblocking(false)?;
-        stream.set_read_timeout(Some(LOOK))?;
-        stream.set_write_timeout(Some(LOOK))?;
-        Ok(Self(Patient {
+        stream.set_read_timeout(Some(POLL_INTERVAL))?;
+        stream.set_write_timeout(Some(POLL_INTERVAL))?;
+        Ok(Self(TimedStream {
             stream,
             agent: agent.map(|agent| agent.pid()).filter(|pid| *pid > 0),
-            patience: None,
+            timeout: None,
             since: None,
         }))
     }
 
     /// Sends a request, optionally with a JSON document of a known length, and waits for the head
-    /// of the response. Both together take at most `patience`.
+    /// of the response. Both together take at most `timeout`.
     ///
     /// # Errors
     /// System errors; [`ErrorKind::TimedOut`] if the agent is stopped or silent;
     /// [`ErrorKind::UnexpectedEof`] if the response is incomplete; [`ErrorKind::InvalidData`] if it
     /// is not HTTP.
-    pub fn send(
+    pub fn send_request(
         self,
         method: &str,
         target: &str,
         body: Option<(&mut dyn Read, u64)>,
-        patience: Duration,
-    ) -> io::Result<Answer> {
+        timeout: Duration,
+    ) -> io::Result<Reply> {
         let mut stream = self.0;
-        (stream.patience, stream.since) = (Some(patience), Some(Instant::now()));
+        (stream.timeout, stream.since) = (Some(timeout), Some(Instant::now()));
         let length = body.as_ref().map_or(0, |(_, length)| *length);
         let head = format!(
             "{method} {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\
@@ -147,7 +147,7 @@ impl Connection {
             true => broken_off("before it answered"),
             false => error,
         };
-        let mut answer = Answer::read(BufReader::new(stream)).map_err(broken)?;
+        let mut answer = Reply::read_head(BufReader::new(stream)).map_err(broken)?;
         answer.stream.get_mut().since = None;
         Ok(answer)
     }
@@ -163,22 +163,25 @@ fn broken_off(when: &str) -> io::Error {
     io::Error::new(ErrorKind::UnexpectedEof, text)
 }
 
-impl Patient {
-    /// Waits for a call that gives up after [`LOOK`].
-    fn wait<T>(&mut self, mut call: impl FnMut(&mut UnixStream) -> io::Result<T>) -> io::Result<T> {
+impl TimedStream {
+    /// Waits for a call that gives up after [`POLL_INTERVAL`].
+    fn wait_for<T>(
+        &mut self,
+        mut call: impl FnMut(&mut UnixStream) -> io::Result<T>,
+    ) -> io::Result<T> {
         let since = self.since.unwrap_or_else(Instant::now);
         loop {
             match call(&mut self.stream) {
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == ErrorKind::WouldBlock => self.check(since)?,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => self.check_wait(since)?,
                 done => return done,
             }
         }
     }
 
     /// Fails if there is no reason to wait longer.
-    fn check(&self, since: Instant) -> io::Result<()> {
-        let Some(patience) = self.patience else {
+    fn check_wait(&self, since: Instant) -> io::Result<()> {
+        let Some(timeout) = self.timeout else {
             return Ok(());
         };
         let failed = |text| Err(io::Error::new(ErrorKind::TimedOut, text));
@@ -187,10 +190,10 @@ impl Patient {
                 "the agent is stopped (process {pid}); `kill -CONT {pid}` lets it go on"
             ));
         }
-        if since.elapsed() < patience {
+        if since.elapsed() < timeout {
             return Ok(());
         }
-        let seconds = patience.as_secs();
+        let seconds = timeout.as_secs();
         failed(match self.since {
             Some(_) => format!("the agent does not answer within {seconds} s"),
             None => format!("the agent did not go on with its answer within {seconds} s"),
@@ -198,15 +201,15 @@ impl Patient {
     }
 }
 
-impl Read for Patient {
+impl Read for TimedStream {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.wait(|stream| stream.read(buffer))
+        self.wait_for(|stream| stream.read(buffer))
     }
 }
 
-impl Write for Patient {
+impl Write for TimedStream {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.wait(|stream| stream.write(bytes))
+        self.wait_for(|stream| stream.write(bytes))
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -222,19 +225,21 @@ fn is_stopped(pid: i32) -> bool {
     state.is_some_and(|rest| rest.starts_with(['T', 't']))
 }
 
-impl Answer {
+impl Reply {
     /// Sets the limit of the wait for each part of the body; `None`: no limit.
     ///
     /// # Errors
     /// System errors.
-    pub fn patience(&mut self, patience: Option<Duration>) -> io::Result<()> {
+    pub fn set_timeout(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         let stream = self.stream.get_mut();
-        stream.patience = patience;
-        stream.stream.set_read_timeout(patience.map(|_| LOOK))
+        stream.timeout = timeout;
+        stream
+            .stream
+            .set_read_timeout(timeout.map(|_| POLL_INTERVAL))
     }
 
-    fn read(mut stream: BufReader<Patient>) -> io::Result<Self> {
-        let head = line(&mut stream)?;
+    fn read_head(mut stream: BufReader<TimedStream>) -> io::Result<Self> {
+        let head = read_line(&mut stream)?;
         let mut words = head.splitn(3, ' ');
         let version = words.next().unwrap_or_default();
         let status = words.next().and_then(|status| status.parse().ok());
@@ -242,16 +247,16 @@ impl Answer {
             return Err(not_http());
         };
         let reason = words.next().unwrap_or_default().to_owned();
-        let mut left = Left::All;
-        for field in fields(&mut stream)? {
+        let mut left = BodyRest::All;
+        for field in read_fields(&mut stream)? {
             let (name, value) = field.split_once(':').ok_or_else(not_http)?;
             let value = value.trim();
             if name.eq_ignore_ascii_case("transfer-encoding")
                 && value.eq_ignore_ascii_case("chunked")
             {
-                left = Left::Chunks;
-            } else if name.eq_ignore_ascii_case("content-length") && left == Left::All {
-                left = Left::Bytes(value.parse().map_err(|_| not_http())?);
+                left = BodyRest::Chunks;
+            } else if name.eq_ignore_ascii_case("content-length") && left == BodyRest::All {
+                left = BodyRest::Bytes(value.parse().map_err(|_| not_http())?);
             }
         }
         Ok(Self {
@@ -268,7 +273,7 @@ fn not_http() -> io::Error {
 }
 
 /// A line without its end.
-fn line(stream: &mut impl BufRead) -> io::Result<String> {
+fn read_line(stream: &mut impl BufRead) -> io::Result<String> {
     let mut line = Vec::new();
     stream.take(LONGEST_LINE).read_until(b'\n', &mut line)?;
     match line.strip_suffix(b"\n") {
@@ -279,10 +284,10 @@ fn line(stream: &mut impl BufRead) -> io::Result<String> {
 }
 
 /// The fields of a head, or those after the last chunk.
-fn fields(stream: &mut impl BufRead) -> io::Result<Vec<String>> {
+fn read_fields(stream: &mut impl BufRead) -> io::Result<Vec<String>> {
     let mut fields = Vec::new();
     loop {
-        let field = line(stream)?;
+        let field = read_line(stream)?;
         if field.is_empty() {
             return Ok(fields);
         }
@@ -294,18 +299,18 @@ fn fields(stream: &mut impl BufRead) -> io::Result<Vec<String>> {
 }
 
 /// The head of a chunk (section 7.1). After the last one, of length 0, trailers may follow.
-fn next_chunk(stream: &mut impl BufRead) -> io::Result<Left> {
-    let size = line(stream)?;
+fn next_chunk(stream: &mut impl BufRead) -> io::Result<BodyRest> {
+    let size = read_line(stream)?;
     let digits = size.split(';').next().unwrap_or_default().trim();
     let size = u64::from_str_radix(digits, 16).map_err(|_| not_http())?;
     if size > 0 {
-        return Ok(Left::Chunk(size));
+        return Ok(BodyRest::Chunk(size));
     }
-    fields(stream)?;
-    Ok(Left::Bytes(0))
+    read_fields(stream)?;
+    Ok(BodyRest::Bytes(0))
 }
 
-impl Read for Answer {
+impl Read for Reply {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = self.read_part(buffer);
         read.map_err(|error| match is_broken(&error) {
@@ -315,19 +320,19 @@ impl Read for Answer {
     }
 }
 
-impl Answer {
+impl Reply {
     fn read_part(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         // Only when more is wanted: the next chunk of a stream may take long.
-        if self.left == Left::Chunk(0) {
-            if !line(&mut self.stream)?.is_empty() {
+        if self.left == BodyRest::Chunk(0) {
+            if !read_line(&mut self.stream)?.is_empty() {
                 return Err(not_http());
             }
-            self.left = Left::Chunks;
+            self.left = BodyRest::Chunks;
         }
-        if self.left == Left::Chunks {
+        if self.left == BodyRest::Chunks {
             self.left = next_chunk(&mut self.stream)?;
         }
-        let (Left::Bytes(left) | Left::Chunk(left)) = &mut self.left else {
+        let (BodyRest::Bytes(left) | BodyRest::Chunk(left)) = &mut self.left else {
             return self.stream.read(buffer);
         };
         let most = usize::try_from(*left).map_or(buffer.len(), |left| left.min(buffer.len()));
@@ -353,12 +358,12 @@ mod tests {
     /// A connection, and the agent's end of it.
     fn pair() -> io::Result<(Connection, UnixStream)> {
         let (stream, agent) = UnixStream::pair()?;
-        stream.set_read_timeout(Some(LOOK))?;
-        stream.set_write_timeout(Some(LOOK))?;
-        let connection = Connection(Patient {
+        stream.set_read_timeout(Some(POLL_INTERVAL))?;
+        stream.set_write_timeout(Some(POLL_INTERVAL))?;
+        let connection = Connection(TimedStream {
             stream,
             agent: None,
-            patience: None,
+            timeout: None,
             since: None,
         });
         Ok((connection, agent))
@@ -369,7 +374,7 @@ mod tests {
         let (connection, mut agent) = pair()?;
         let served = thread::spawn(move || {
             let mut asked = BufReader::new(agent.try_clone()?);
-            while !line(&mut asked)?.is_empty() {}
+            while !read_line(&mut asked)?.is_empty() {}
             agent.write_all(bytes)
         });
         let outcome = read(connection);
@@ -379,7 +384,7 @@ mod tests {
     }
 
     fn read(connection: Connection) -> io::Result<(u16, String)> {
-        let mut answer = connection.send("GET", "/", None, PATIENCE)?;
+        let mut answer = connection.send_request("GET", "/", None, TIMEOUT)?;
         let mut body = String::new();
         answer.read_to_string(&mut body)?;
         Ok((answer.status, body))
@@ -395,7 +400,7 @@ mod tests {
             agent.write_all(bytes).unwrap();
             let (sender, receiver) = std::sync::mpsc::channel();
             let reader = thread::spawn(move || sender.send(read(connection)));
-            let answered = receiver.recv_timeout(PATIENCE);
+            let answered = receiver.recv_timeout(TIMEOUT);
             drop(agent);
             reader.join().unwrap().unwrap();
             assert_eq!(answered.unwrap().unwrap(), (200, "no".to_owned()));
@@ -412,7 +417,9 @@ mod tests {
         });
         let length = 8 << 20;
         let body: (&mut dyn Read, u64) = (&mut io::repeat(b' '), length);
-        let mut answer = connection.send("POST", "/", Some(body), PATIENCE).unwrap();
+        let mut answer = connection
+            .send_request("POST", "/", Some(body), TIMEOUT)
+            .unwrap();
         let mut body = String::new();
         answer.read_to_string(&mut body).unwrap();
         assert_eq!((answer.status, body.as_str()), (413, "large"));
@@ -431,7 +438,7 @@ mod tests {
             agent.write_all(head.as_bytes())?;
             io::copy(&mut io::repeat(b'x').take(LONGEST + 1), &mut agent)
         });
-        let error = request(&path, "GET", "/").unwrap_err();
+        let error = request_once(&path, "GET", "/").unwrap_err();
         std::fs::remove_dir_all(&directory).unwrap();
         assert_eq!(error.kind(), ErrorKind::InvalidData, "{error}");
         assert_eq!(served.join().unwrap().unwrap(), LONGEST + 1);

@@ -56,7 +56,7 @@ impl Guard {
     ///
     /// # Errors
     /// System errors.
-    pub fn install() -> Result<Self, Error> {
+    pub fn install_handlers() -> Result<Self, Error> {
         let failed = |errno: Errno| Error::system("cannot handle SIGINT and SIGTERM")(errno.into());
         let mut guards = GUARDS.lock().unwrap_or_else(PoisonError::into_inner);
         let (count, before) = &mut *guards;
@@ -85,7 +85,7 @@ impl Guard {
             match unsafe { sigaction(signal, &action) } {
                 Ok(former) => before.push((signal, former)),
                 Err(errno) => {
-                    restore(before);
+                    restore_actions(before);
                     return Err(failed(errno));
                 }
             }
@@ -101,12 +101,12 @@ impl Drop for Guard {
         let (count, before) = &mut *guards;
         *count -= 1;
         if *count == 0 {
-            restore(before);
+            restore_actions(before);
         }
     }
 }
 
-fn restore(before: &mut Vec<(Signal, SigAction)>) {
+fn restore_actions(before: &mut Vec<(Signal, SigAction)>) {
     for (signal, before) in before.drain(..) {
         // SAFETY: restores a disposition that was in force before.
         let _ = unsafe { sigaction(signal, &before) };
@@ -118,14 +118,14 @@ fn restore(before: &mut Vec<(Signal, SigAction)>) {
 ///
 /// # Errors
 /// System errors.
-pub fn flag() -> Result<&'static AtomicBool, Error> {
-    std::mem::forget(Guard::install()?);
+pub fn interrupt_flag() -> Result<&'static AtomicBool, Error> {
+    std::mem::forget(Guard::install_handlers()?);
     HASTY.store(true, Ordering::SeqCst);
     Ok(&REQUESTED)
 }
 
 /// Fails if SIGINT or SIGTERM has arrived.
-pub fn check() -> Result<(), Error> {
+pub fn check_interrupt() -> Result<(), Error> {
     if REQUESTED.load(Ordering::SeqCst) {
         Err(Error::Interrupted)
     } else {
@@ -144,7 +144,7 @@ pub enum OnSignal {
 
 /// Waits until the descriptor reports one of the events (`Ok(true)`) or the
 /// deadline has passed (`Ok(false)`).
-pub fn wait(
+pub fn wait_for_event(
     fd: BorrowedFd<'_>,
     events: PollFlags,
     deadline: Instant,
@@ -153,7 +153,7 @@ pub fn wait(
     loop {
         let mut watched = vec![PollFd::new(fd, events)];
         if on_signal == OnSignal::Fail {
-            check()?;
+            check_interrupt()?;
             if let Some(wake) = WAKE.get() {
                 watched.push(PollFd::new(wake.as_fd(), PollFlags::POLLIN));
             }
@@ -172,7 +172,7 @@ pub fn wait(
 }
 
 /// A descriptor that becomes readable when the process ends (Linux 5.3).
-pub fn pidfd(pid: u32) -> io::Result<OwnedFd> {
+pub fn open_pidfd(pid: u32) -> io::Result<OwnedFd> {
     use std::os::fd::FromRawFd;
     // SAFETY: takes two integers; on success the descriptor is new and ours.
     unsafe {
@@ -203,7 +203,7 @@ mod tests {
 
     #[test]
     fn signals_are_handled_until_the_last_guard_goes() {
-        let [first, last] = [(); 2].map(|()| Guard::install().unwrap());
+        let [first, last] = [(); 2].map(|()| Guard::install_handlers().unwrap());
         drop(first);
         assert!(handled());
         drop(last);

@@ -12,5 +12,5 @@ pub mod owned;
 pub mod signals;
 pub mod tool;
 
-pub use child::{Process, tie};
+pub use child::{Process, tie_to_thread};
 pub use error::Error;

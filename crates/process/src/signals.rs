@@ -30,17 +30,17 @@ pub struct Signals {
 
 /// A received signal.
 #[derive(Debug, Clone, Copy)]
-pub struct Caught {
-    /// Its number.
+pub struct CaughtSignal {
+    /// Number of the signal.
     pub number: i32,
     /// A process sent it to this one. A signal from a key of the terminal goes to the whole process
     /// group, including the command.
     pub to_us_alone: bool,
 }
 
-impl Caught {
-    /// Whether it asks the process to end.
-    pub fn ends(self) -> bool {
+impl CaughtSignal {
+    /// Whether the signal asks the process to end.
+    pub fn ends_process(self) -> bool {
         ![libc::SIGUSR1, libc::SIGUSR2, libc::SIGWINCH].contains(&self.number)
     }
 }
@@ -61,7 +61,7 @@ impl Signals {
     }
 
     /// The previous mask, for children.
-    pub fn before(&self) -> SigSet {
+    pub fn previous_mask(&self) -> SigSet {
         self.before
     }
 
@@ -71,12 +71,12 @@ impl Signals {
     }
 
     /// The next received signal, if any.
-    pub fn next(&self) -> Result<Option<Caught>, Error> {
+    pub fn next(&self) -> Result<Option<CaughtSignal>, Error> {
         let read = self
             .descriptor
             .read_signal()
             .map_err(|errno| Error::system("cannot read a signal")(errno.into()))?;
-        Ok(read.map(|information| Caught {
+        Ok(read.map(|information| CaughtSignal {
             number: information.ssi_signo as i32,
             to_us_alone: information.ssi_code <= 0,
         }))

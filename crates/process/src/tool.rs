@@ -5,42 +5,42 @@ use std::process::{Output, Stdio};
 
 use crate::error::Error;
 
-pub use thalweg_units::program::{AGENT, command, find, find_agent};
+pub use thalweg_units::program::{AGENT, find_agent, find_program, program_command};
 
 /// Runs `ip` or `tc` with the words of one string.
 ///
 /// # Errors
 /// [`Error::Command`] with its standard error if it fails.
-pub fn run(program: &str, words: &str) -> Result<(), Error> {
-    read(program, words).map(drop)
+pub fn run_tool(program: &str, words: &str) -> Result<(), Error> {
+    read_tool(program, words).map(drop)
 }
 
-/// As [`run`]; returns the output.
+/// As [`run_tool`]; returns the output.
 ///
 /// # Errors
-/// As [`run`].
-pub fn read(program: &str, words: &str) -> Result<String, Error> {
+/// As [`run_tool`].
+pub fn read_tool(program: &str, words: &str) -> Result<String, Error> {
     let arguments: Vec<&str> = words.split_ascii_whitespace().collect();
     let shown = format!("{program} {}", arguments.join(" "));
-    let output = command(program)
+    let output = program_command(program)
         .args(&arguments)
         .output()
         .map_err(Error::system(format!("cannot start `{shown}`")))?;
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
-    Err(failed(shown, &output))
+    Err(command_error(shown, &output))
 }
 
 /// Runs several `ip` commands in a namespace, in one process.
 ///
 /// # Errors
 /// [`Error::Command`] for the first that fails; later ones are not run.
-pub fn batch(namespace: &str, commands: &[String]) -> Result<(), Error> {
+pub fn run_batch(namespace: &str, commands: &[String]) -> Result<(), Error> {
     batch_by(&["-n", namespace], commands)
 }
 
-/// As [`batch`], in the calling thread's namespace.
+/// As [`run_batch`], in the calling thread's namespace.
 pub fn batch_here(commands: &[String]) -> Result<(), Error> {
     batch_by(&[], commands)
 }
@@ -48,7 +48,7 @@ pub fn batch_here(commands: &[String]) -> Result<(), Error> {
 fn batch_by(words: &[&str], commands: &[String]) -> Result<(), Error> {
     let program = [&["ip"], words].concat().join(" ");
     let start = |error| Error::system(format!("cannot start `{program} -batch -`"))(error);
-    let mut child = command("ip")
+    let mut child = program_command("ip")
         .args(words)
         .args(["-batch", "-"])
         .stdin(Stdio::piped())
@@ -66,7 +66,7 @@ fn batch_by(words: &[&str], commands: &[String]) -> Result<(), Error> {
     }
     let which = failed_line(&String::from_utf8_lossy(&output.stderr));
     let command = which.and_then(|number| commands.get(number.checked_sub(1)?));
-    Err(failed(
+    Err(command_error(
         command.map_or(program.clone(), |words| format!("{program} {words}")),
         &output,
     ))
@@ -79,7 +79,7 @@ fn failed_line(stderr: &str) -> Option<usize> {
 }
 
 /// A word quoted for a shell.
-pub fn quote(word: &str) -> String {
+pub fn quote_word(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,@%+".contains(c);
     if !word.is_empty() && word.chars().all(plain) {
         word.to_owned()
@@ -88,7 +88,7 @@ pub fn quote(word: &str) -> String {
     }
 }
 
-fn failed(command: String, output: &Output) -> Error {
+fn command_error(command: String, output: &Output) -> Error {
     Error::Command {
         command,
         status: output.status.to_string(),

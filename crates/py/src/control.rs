@@ -12,7 +12,7 @@ use thalweg_sim::Simulation;
 use thalweg_sim::cc::learned::{self, Inference, Model};
 use thalweg_sim::cc::{Kind, Spec, SpecError};
 use thalweg_sim::sweep::Job;
-use thalweg_units::file::read;
+use thalweg_units::file::read_bytes;
 
 use crate::outcome;
 use crate::scenario::{read_error, scenario_of, time_argument};
@@ -39,7 +39,7 @@ impl Learned {
         target: Option<f64>,
         initial: f64,
     ) -> PyResult<Self> {
-        let content = read(&model, MAX_FILE_BYTES).map_err(read_error)?;
+        let content = read_bytes(&model, MAX_FILE_BYTES).map_err(read_error)?;
         Self::parse_model(content, &model, model_options(inference, target, initial)?)
     }
 
@@ -52,7 +52,7 @@ impl Learned {
             )));
         };
         let at = directory.unwrap_or_default().join(&file);
-        let content = read(&at, MAX_FILE_BYTES)
+        let content = read_bytes(&at, MAX_FILE_BYTES)
             .map_err(|why| spec_error(learned::ModelError::File(why.to_string()).into()))?;
         Self::parse_model(content, &file, options)
     }

@@ -146,7 +146,7 @@ fn start_agent(job: &Job) -> Result<(), Error> {
         .map_err(Error::system(what))?;
     let deadline = Instant::now() + START;
     loop {
-        let answer = http::request(Path::new(SOCKET), "GET", "/v1/status");
+        let answer = http::request_once(Path::new(SOCKET), "GET", "/v1/status");
         if matches!(&answer, Ok(response) if response.status == 200) {
             return Ok(());
         }
@@ -218,7 +218,7 @@ impl Reporter {
     /// Writes the records to the work directory: whole, and through to the machine.
     fn save_records(&self) -> Result<(), Error> {
         let failed = || Error::system("the agent does not answer");
-        let answer = http::request(Path::new(SOCKET), "GET", "/v1/export").map_err(failed())?;
+        let answer = http::request_once(Path::new(SOCKET), "GET", "/v1/export").map_err(failed())?;
         if answer.status != 200 {
             return Err(failed()(io::ErrorKind::UnexpectedEof.into()));
         }

@@ -85,7 +85,8 @@ pub(crate) fn boot_kernel(
         .transpose()
         .map_err(Error::system("cannot duplicate a descriptor"))?;
     let privileged = place.is_some();
-    let this = interrupt::pidfd(std::process::id()).map_err(Error::system("cannot find myself"))?;
+    let this =
+        interrupt::open_pidfd(std::process::id()).map_err(Error::system("cannot find myself"))?;
     in_place(&mut command, place, this, handed);
     let mut start = || Ok(Process::spawn_tied(&mut command)?);
     if privileged {

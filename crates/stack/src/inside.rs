@@ -219,7 +219,7 @@ fn set_up(job: &Job) -> Result<(), Error> {
         None => run_ip(&job.network)?,
     }
     if job.qdisc.as_deref() == Some("fq") {
-        tool::run("tc", FQ)?;
+        tool::run_tool("tc", FQ)?;
     }
     give_memory_to_tcp()?;
     for (key, value) in &job.sysctls {

@@ -28,8 +28,8 @@ impl Keeper {
     /// Starts one for a work directory. This process has a single thread, and blocks the signals
     /// that ask it to end.
     pub(crate) fn start_keeper(work: &Path) -> Result<Self, Error> {
-        let this =
-            interrupt::pidfd(std::process::id()).map_err(Error::system("cannot find myself"))?;
+        let this = interrupt::open_pidfd(std::process::id())
+            .map_err(Error::system("cannot find myself"))?;
         // SAFETY: this process has a single thread, so the child's copy is consistent, and may do
         // whatever the parent may. It ends by _exit.
         match unsafe { fork() }.map_err(system_error("cannot fork"))? {
@@ -38,7 +38,7 @@ impl Keeper {
                 let _ = setsid();
                 leave_files(this.as_raw_fd());
                 while !matches!(
-                    interrupt::wait(
+                    interrupt::wait_for_event(
                         this.as_fd(),
                         PollFlags::POLLIN,
                         Instant::now() + LONG,

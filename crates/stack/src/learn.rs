@@ -81,7 +81,7 @@ fn read_records(
     file: &Path,
     check: impl Fn(&[u8]) -> Result<(), String>,
 ) -> Result<Option<Vec<u8>>, Error> {
-    let bytes = match file::read(file, HOSTS_MAX * HOST_MAX_BYTES) {
+    let bytes = match file::read_bytes(file, HOSTS_MAX * HOST_MAX_BYTES) {
         Ok(bytes) => bytes,
         Err(error) if error.is_absent() => return Ok(None),
         Err(error) => return Err(error.into()),

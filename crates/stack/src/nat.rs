@@ -81,7 +81,7 @@ pub(crate) fn prepare_nat(
 
 /// Removes the tables of a device, if there are any.
 pub(crate) fn remove_nat(device: &str) -> Result<(), Error> {
-    let commands = removal_commands(&tool::read("nft", "list tables")?, device);
+    let commands = removal_commands(&tool::read_tool("nft", "list tables")?, device);
     if commands.is_empty() {
         return Ok(());
     }

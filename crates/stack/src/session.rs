@@ -16,7 +16,7 @@ use nix::sys::signal::{SigSet, SigmaskHow, Signal, raise, sigprocmask};
 use nix::sys::socket::{setsockopt, sockopt};
 use thalweg_guest::{BOOT, CONSOLE, Error as GuestError, KernelKind, console};
 use thalweg_process::Process;
-use thalweg_process::signals::{Caught, Signals};
+use thalweg_process::signals::{CaughtSignal, Signals};
 
 use crate::contact::Contact;
 use crate::control::{self, FromInside, Job, ToInside};
@@ -49,7 +49,7 @@ pub(crate) struct Session<'a> {
 
 /// An event.
 enum Event {
-    Signal(Caught),
+    Signal(CaughtSignal),
     Connection(TcpStream),
     Message(FromInside),
     /// The deadline has passed.
@@ -122,7 +122,7 @@ impl<'a> Session<'a> {
         let mut deadline = Instant::now() + self.boot;
         loop {
             match self.next(Some(deadline))? {
-                Event::Signal(caught) if caught.ends() => {
+                Event::Signal(caught) if caught.ends_process() => {
                     let code = 128 + caught.number as u8;
                     return Ok(FromInside::Ended { code });
                 }
@@ -221,7 +221,7 @@ impl<'a> Session<'a> {
                         number: caught.number,
                         to_group: !caught.to_us_alone,
                     })?;
-                    if caught.to_us_alone && caught.ends() {
+                    if caught.to_us_alone && caught.ends_process() {
                         asked.get_or_insert_with(|| Instant::now() + END_TIMEOUT);
                     }
                 }
@@ -360,7 +360,7 @@ impl<'a> Session<'a> {
         if let Some(why) = lines.find_map(|line| line.strip_prefix(COMPLAINT)) {
             return Ok(failed_inside(why.trim().to_owned()));
         }
-        Ok(match self.kernel.ended()? {
+        Ok(match self.kernel.exit_status()? {
             Some(status) => {
                 console::kernel_ended_error(KernelKind::UserMode, status, &console).into()
             }

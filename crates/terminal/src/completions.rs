@@ -26,13 +26,13 @@ pub fn run(options: &Options, mut command: Command) -> Result<()> {
     clap_complete::generate(options.shell, &mut command, &name, &mut script);
     let mut script = String::from_utf8(script)?;
     if options.shell == Shell::Fish {
-        script += &arguments(&command, &name);
+        script += &fish_arguments(&command, &name);
     }
     output::print(&script)
 }
 
 /// The words of arguments for fish, which clap leaves out.
-fn arguments(command: &Command, program: &str) -> String {
+fn fish_arguments(command: &Command, program: &str) -> String {
     let function = program.replace('-', "_");
     let mut text = String::new();
     for sub in command.get_subcommands() {

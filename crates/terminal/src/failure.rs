@@ -8,7 +8,7 @@ use clap::error::ErrorKind;
 use thalweg_units::file::{self, MAX_FILE_BYTES};
 use thalweg_units::{Faults, excerpt, printable, printable_json, printable_lines};
 
-use crate::{journal, program};
+use crate::{journal, program_name};
 
 /// Failures with an exit code of their own; all others have code 1.
 #[derive(Debug, thiserror::Error)]
@@ -16,7 +16,7 @@ pub enum Failure {
     /// Options that contradict each other, or a missing confirmation.
     #[error("{0}")]
     Usage(String),
-    /// This machine or user lacks something that the command needs.
+    /// The machine or user lacks something that the command needs.
     #[error("{0}")]
     Missing(String),
     /// A file has faults, or warnings that count as faults; each has been shown.
@@ -40,12 +40,12 @@ pub enum Failure {
 
 impl Failure {
     /// A failure with its own exit code.
-    pub fn coded(code: u8, message: impl Into<String>) -> Self {
+    pub fn with_code(code: u8, message: impl Into<String>) -> Self {
         let message = message.into();
         Self::Coded { code, message }
     }
 
-    fn code(&self) -> u8 {
+    fn exit_code(&self) -> u8 {
         match self {
             Self::OutputClosed => 0,
             Self::Faults(_) => 1,
@@ -57,18 +57,18 @@ impl Failure {
 }
 
 /// Reports an error on standard error, as one object if output is JSON; returns the exit code.
-pub fn report(error: &anyhow::Error, json: bool) -> ExitCode {
+pub fn report_error(error: &anyhow::Error, json: bool) -> ExitCode {
     report_with(error, json, |_| None)
 }
 
-/// As [`report`]; faults that `faults` finds in the error are shown with their lines of the file.
+/// As [`report_error`]; faults that `faults` finds in the error are shown with their lines of the file.
 pub fn report_with(
     error: &anyhow::Error,
     json: bool,
     faults: impl Fn(&anyhow::Error) -> Option<&Faults>,
 ) -> ExitCode {
     let failure = error.downcast_ref::<Failure>();
-    let code = failure.map_or(1, Failure::code);
+    let code = failure.map_or(1, Failure::exit_code);
     if code != 0 && !matches!(failure, Some(Failure::Silent(_))) {
         let message = match faults(error) {
             Some(faults) if !json => with_excerpts(faults),
@@ -77,7 +77,7 @@ pub fn report_with(
         let line = if json {
             as_json(&message, code)
         } else {
-            format!("{}: {}", program(), printable_lines(&message))
+            format!("{}: {}", program_name(), printable_lines(&message))
         };
         // The level of an error, for the journal (sd-daemon(3)).
         let level = if journal::is_standard_error() {
@@ -92,19 +92,19 @@ pub fn report_with(
 }
 
 /// Warns on standard error, beside a command's answer; as one object if output is JSON.
-pub fn warn(message: &str, json: bool) {
-    tell("warning", message, json);
+pub fn print_warning(message: &str, json: bool) {
+    print_message("warning", message, json);
 }
 
-/// As [`warn`], of what is no fault.
-pub fn note(message: &str, json: bool) {
-    tell("note", message, json);
+/// As [`print_warning`], of what is no fault.
+pub fn print_note(message: &str, json: bool) {
+    print_message("note", message, json);
 }
 
-fn tell(kind: &str, message: &str, json: bool) {
+fn print_message(kind: &str, message: &str, json: bool) {
     let line = match json {
         true => serde_json::json!({ kind: message }).to_string(),
-        false => format!("{}: {kind}: {message}", program()),
+        false => format!("{}: {kind}: {message}", program_name()),
     };
     // If standard error is closed, nothing can be done.
     let _ = writeln!(std::io::stderr(), "{line}");
@@ -115,7 +115,7 @@ fn with_excerpts(faults: &Faults) -> String {
     let mut texts = BTreeMap::new();
     let told = faults.0.iter().map(|fault| {
         let text = (texts.entry(&fault.file)).or_insert_with(|| {
-            file::read(&fault.file, MAX_FILE_BYTES).map_or(String::new(), |bytes| {
+            file::read_bytes(&fault.file, MAX_FILE_BYTES).map_or(String::new(), |bytes| {
                 String::from_utf8_lossy(&bytes).into_owned()
             })
         });
@@ -140,7 +140,7 @@ pub fn report_usage(error: &clap::Error) -> ExitCode {
         let _ = writeln!(std::io::stderr(), "{}", as_json(&usage_line(error), code));
     } else {
         let line = usage_line(error);
-        let _ = writeln!(std::io::stderr(), "{}: {line}", program());
+        let _ = writeln!(std::io::stderr(), "{}: {line}", program_name());
     }
     ExitCode::from(code)
 }

@@ -9,12 +9,12 @@ pub type Group<'a> = (&'a str, &'a [&'a str], &'a str);
 pub fn with_groups(command: Command, list: &[Group<'_>]) -> Command {
     let template = format!(
         "{{about-with-newline}}\n{{usage-heading}} {{usage}}\n\n{}Options of every command:\n{{options}}{{after-help}}",
-        groups(&command, list)
+        groups_text(&command, list)
     );
     command.help_template(template)
 }
 
-fn groups(command: &Command, list: &[Group<'_>]) -> String {
+fn groups_text(command: &Command, list: &[Group<'_>]) -> String {
     let mut text = String::new();
     for (title, names, example) in list {
         text += &format!("{title}:\n");
@@ -44,7 +44,7 @@ pub fn assert_complete(command: &Command, list: &[Group<'_>]) {
     own.sort_unstable();
     grouped.sort_unstable();
     assert_eq!(own, grouped);
-    let text = groups(command, list);
+    let text = groups_text(command, list);
     let is_narrow = text.lines().all(|line| line.chars().count() <= 100);
     assert!(is_narrow, "{text}");
 }

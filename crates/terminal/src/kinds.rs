@@ -24,7 +24,7 @@ pub enum Kind {
 
 impl Kind {
     /// The kind in words, and the command that takes it.
-    fn words(self) -> (&'static str, &'static str) {
+    fn describe(self) -> (&'static str, &'static str) {
         match self {
             Self::Configuration => ("a configuration", "thalweg config check"),
             Self::Policy => ("a policy", "thalweg policy check"),
@@ -58,14 +58,14 @@ const ROOTS: [(Kind, &[&str]); 5] = [
 ///
 /// # Errors
 /// The kind of the file, and the command that takes it.
-pub fn expect(file: &Path, wanted: Kind) -> Result<()> {
-    let Ok(bytes) = file::read(file, MAX_FILE_BYTES) else {
+pub fn expect_kind(file: &Path, wanted: Kind) -> Result<()> {
+    let Ok(bytes) = file::read_bytes(file, MAX_FILE_BYTES) else {
         return Ok(());
     };
-    let (expected, _) = wanted.words();
-    match (of(&bytes), wanted) {
+    let (expected, _) = wanted.describe();
+    match (kind_of(&bytes), wanted) {
         (Some(found), _) if found != wanted => {
-            let (what, command) = found.words();
+            let (what, command) = found.describe();
             let file = file.display();
             bail!("{file}: found {what}, expected {expected}; `{command} {file}` takes it")
         }
@@ -80,9 +80,9 @@ pub fn expect(file: &Path, wanted: Kind) -> Result<()> {
 }
 
 /// Whether a file is certainly of a kind.
-pub fn is(file: &Path, kind: Kind) -> bool {
-    let bytes = file::read(file, MAX_FILE_BYTES);
-    bytes.is_ok_and(|bytes| of(&bytes) == Some(kind))
+pub fn is_kind(file: &Path, kind: Kind) -> bool {
+    let bytes = file::read_bytes(file, MAX_FILE_BYTES);
+    bytes.is_ok_and(|bytes| kind_of(&bytes) == Some(kind))
 }
 
 fn is_text(bytes: &[u8]) -> bool {
@@ -90,13 +90,13 @@ fn is_text(bytes: &[u8]) -> bool {
 }
 
 /// The kind of a file, if only one fits.
-fn of(bytes: &[u8]) -> Option<Kind> {
+fn kind_of(bytes: &[u8]) -> Option<Kind> {
     // The length of a header, which is JSON (safetensors).
     if bytes.get(5..9) == Some(b"\0\0\0{") {
         return Some(Kind::Model);
     }
     let text = std::str::from_utf8(bytes).ok().filter(|_| is_text(bytes))?;
-    let names: Vec<&str> = roots(text).collect();
+    let names: Vec<&str> = root_names(text).collect();
     let mut fitting = ROOTS
         .iter()
         .filter(|(_, own)| names.iter().any(|name| own.contains(name)))
@@ -106,7 +106,7 @@ fn of(bytes: &[u8]) -> Option<Kind> {
 }
 
 /// Names at the root of TOML: keys before the first table, and tables.
-fn roots(text: &str) -> impl Iterator<Item = &str> {
+fn root_names(text: &str) -> impl Iterator<Item = &str> {
     let mut is_root = true;
     text.lines().filter_map(move |line| {
         let line = line.trim_start();
@@ -146,7 +146,7 @@ mod tests {
                 if extension != "toml" && extension != "safetensors" {
                     continue;
                 }
-                let found = of(&std::fs::read(&path).unwrap());
+                let found = kind_of(&std::fs::read(&path).unwrap());
                 // All keys of a sample are in comments.
                 if found.is_some() || folder != "packaging" {
                     assert_eq!(found, Some(kind), "{}", path.display());
@@ -156,9 +156,9 @@ mod tests {
             assert!(seen > 0, "{folder}");
         }
         let tables = std::fs::read(root.join("scenarios/rate/tables.toml")).unwrap();
-        assert_eq!(of(&tables), Some(Kind::Tables));
-        assert_eq!(of(b"# Text\n"), None);
-        assert_eq!(of(b""), None);
-        assert_eq!(of(b"[[rule]]\n[traffic]\n"), None);
+        assert_eq!(kind_of(&tables), Some(Kind::Tables));
+        assert_eq!(kind_of(b"# Text\n"), None);
+        assert_eq!(kind_of(b""), None);
+        assert_eq!(kind_of(b"[[rule]]\n[traffic]\n"), None);
     }
 }

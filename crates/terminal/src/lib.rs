@@ -13,7 +13,7 @@ mod options;
 pub mod output;
 
 pub use failure::Failure;
-pub use options::{Format, whole};
+pub use options::{Format, whole_number};
 
 use std::sync::OnceLock;
 
@@ -25,6 +25,6 @@ pub fn set_program(name: &'static str) {
 }
 
 /// The name of the program: "thalweg" if none is set.
-pub fn program() -> &'static str {
+pub fn program_name() -> &'static str {
     PROGRAM.get().unwrap_or(&"thalweg")
 }

@@ -8,7 +8,7 @@ use anyhow::Context as _;
 use clap::{Args, Command};
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, roman};
-use thalweg_units::file::replace;
+use thalweg_units::file::replace_file;
 
 /// Sections of every page beside the text of `--help`.
 pub struct Pages {
@@ -36,20 +36,20 @@ pub fn run(options: &Options, command: Command, all: &Pages) -> anyhow::Result<(
     let mut command = command.disable_help_subcommand(true);
     // Gives sub-commands their full names and the global options.
     command.build();
-    let pages = names(&command);
+    let pages = page_names(&command);
     write_pages(&command, &pages, directory, all)
 }
 
 /// The names of the pages of a command and its sub-commands.
-fn names(command: &Command) -> Vec<String> {
+fn page_names(command: &Command) -> Vec<String> {
     let mut found = vec![page_name(command)];
-    for sub in shown(command) {
-        found.extend(names(sub));
+    for sub in shown_commands(command) {
+        found.extend(page_names(sub));
     }
     found
 }
 
-fn shown(command: &Command) -> impl Iterator<Item = &Command> {
+fn shown_commands(command: &Command) -> impl Iterator<Item = &Command> {
     command.get_subcommands().filter(|it| !it.is_hide_set())
 }
 
@@ -68,12 +68,12 @@ fn write_pages(
     let name = page_name(command);
     let path = directory.join(format!("{name}.1"));
     let mut page = Vec::new();
-    render(command, &name, pages, all, &mut page)?;
-    replace(&path, page).with_context(|| format!("cannot write {}", path.display()))?;
-    shown(command).try_for_each(|sub| write_pages(sub, pages, directory, all))
+    render_page(command, &name, pages, all, &mut page)?;
+    replace_file(&path, page).with_context(|| format!("cannot write {}", path.display()))?;
+    shown_commands(command).try_for_each(|sub| write_pages(sub, pages, directory, all))
 }
 
-fn render(
+fn render_page(
     command: &Command,
     name: &str,
     pages: &[String],
@@ -94,9 +94,9 @@ fn render(
     man.render_options_section(out)?;
 
     let mut end = Roff::new();
-    if shown(&command).next().is_some() {
+    if shown_commands(&command).next().is_some() {
         end.control("SH", ["COMMANDS"]);
-        for sub in shown(&command) {
+        for sub in shown_commands(&command) {
             end.control("TP", []);
             let page = format!("{name}-{}(1)", sub.get_name());
             end.text([roman(page)]);
@@ -127,7 +127,7 @@ fn render(
     end.control("SH", ["SEE ALSO"]);
     let others: Vec<String> = pages
         .iter()
-        .filter(|other| related(other, name))
+        .filter(|other| is_related(other, name))
         .map(|other| format!("{other}(1)"))
         .collect();
     end.text([roman(others.join(", "))]);
@@ -135,7 +135,7 @@ fn render(
 }
 
 /// The commands above a page, and directly below it.
-fn related(other: &str, name: &str) -> bool {
+fn is_related(other: &str, name: &str) -> bool {
     let below = other
         .strip_prefix(name)
         .and_then(|rest| rest.strip_prefix('-'))
@@ -177,10 +177,10 @@ mod tests {
 
     #[test]
     fn pages_refer_to_what_is_near() {
-        assert!(related("thalweg-policy", "thalweg"));
-        assert!(related("thalweg", "thalweg-policy-apply"));
-        assert!(related("thalweg-policy", "thalweg-policy-apply"));
-        assert!(!related("thalweg-policy-apply", "thalweg"));
-        assert!(!related("thalweg-policy", "thalweg-cc"));
+        assert!(is_related("thalweg-policy", "thalweg"));
+        assert!(is_related("thalweg", "thalweg-policy-apply"));
+        assert!(is_related("thalweg-policy", "thalweg-policy-apply"));
+        assert!(!is_related("thalweg-policy-apply", "thalweg"));
+        assert!(!is_related("thalweg-policy", "thalweg-cc"));
     }
 }

@@ -25,7 +25,7 @@ impl Format {
     /// Puts the form in force; `one_line`: a document in JSON takes one line. `--json-lines` implies
     /// `--json`.
     pub fn apply(&mut self, one_line: bool) {
-        output::choose(match (self.json_lines, one_line) {
+        output::set_json_form(match (self.json_lines, one_line) {
             (true, _) => Json::Lines,
             (false, true) => Json::Line,
             (false, false) => Json::Pretty,
@@ -35,7 +35,7 @@ impl Format {
 }
 
 /// Reads a whole number within a range.
-pub fn whole<T>(
+pub fn whole_number<T>(
     range: RangeInclusive<T>,
 ) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static
 where

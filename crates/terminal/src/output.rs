@@ -7,8 +7,8 @@ use anyhow::{Context, Result};
 use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, Table, Width, presets};
 use serde::Serialize;
 use serde_json::Value;
-pub use thalweg_units::figures::bytes;
-use thalweg_units::figures::{self, three};
+pub use thalweg_units::figures::bytes_text;
+use thalweg_units::figures::{self, three_digits};
 use thalweg_units::{Faults, one_line, printable, printable_json, printable_lines};
 
 use crate::failure::Failure;
@@ -20,12 +20,12 @@ pub const WIDTH: u16 = 100;
 /// Writes text to standard output. Text of others may be anywhere in it: what a reader would not see is
 /// escaped.
 pub fn print(text: &str) -> Result<()> {
-    write(printable_lines(text).as_bytes())
+    write_bytes(printable_lines(text).as_bytes())
 }
 
 /// Writes a JSON document to standard output, with what a reader would not see escaped.
 fn print_document(document: &str) -> Result<()> {
-    write(printable_json(document).as_bytes())
+    write_bytes(printable_json(document).as_bytes())
 }
 
 /// The form of a document in JSON.
@@ -45,12 +45,12 @@ thread_local! {
 }
 
 /// Chooses the form of documents.
-pub fn choose(form: Json) {
+pub fn set_json_form(form: Json) {
     JSON.set(form);
 }
 
-/// What a function writes to standard output, instead of writing it.
-pub fn captured<T>(write: impl FnOnce() -> T) -> (String, T) {
+/// Collects the standard output of a function instead of writing it.
+pub fn capture_output<T>(write: impl FnOnce() -> T) -> (String, T) {
     CAPTURED.set(Some(Vec::new()));
     let result = write();
     let bytes = CAPTURED.take().unwrap_or_default();
@@ -58,12 +58,12 @@ pub fn captured<T>(write: impl FnOnce() -> T) -> (String, T) {
 }
 
 /// Writes a warning to standard error.
-pub fn warn(text: &str) {
+pub fn print_warning(text: &str) {
     eprintln!("warning: {}", printable(text));
 }
 
 /// Writes bytes to standard output.
-pub fn write(bytes: &[u8]) -> Result<()> {
+pub fn write_bytes(bytes: &[u8]) -> Result<()> {
     let is_captured = CAPTURED.with_borrow_mut(|captured| match captured {
         Some(captured) => {
             captured.extend_from_slice(bytes);
@@ -86,12 +86,12 @@ pub fn print_json(value: &impl Serialize) -> Result<()> {
     match JSON.get() {
         Json::Pretty => print_document(&(serde_json::to_string_pretty(value)? + "\n")),
         Json::Line => print_json_line(value),
-        Json::Lines => print_document(&lines(serde_json::to_value(value)?)),
+        Json::Lines => print_document(&json_lines(serde_json::to_value(value)?)),
     }
 }
 
 /// A line for each entry of a list, or of the list that a document consists of; one for any other.
-fn lines(document: Value) -> String {
+fn json_lines(document: Value) -> String {
     let entries = match document {
         Value::Array(entries) => entries,
         Value::Object(keys) if keys.len() == 1 && keys.values().all(Value::is_array) => {
@@ -107,7 +107,11 @@ fn lines(document: Value) -> String {
 }
 
 /// Shows a value: as JSON where that was asked for, otherwise as text.
-pub fn show(format: &Format, value: &impl Serialize, text: impl FnOnce() -> String) -> Result<()> {
+pub fn show_value(
+    format: &Format,
+    value: &impl Serialize,
+    text: impl FnOnce() -> String,
+) -> Result<()> {
     match format.json {
         true => print_json(value),
         false => print(&text()),
@@ -163,7 +167,7 @@ pub fn table(header: &[&str], numbers: &[usize], rows: Vec<Vec<String>>) -> Stri
 }
 
 /// A table of two columns: names and values.
-pub fn pairs(rows: Vec<(&str, String)>) -> String {
+pub fn pairs_table(rows: Vec<(&str, String)>) -> String {
     let width = rows
         .iter()
         .map(|(name, _)| name.chars().count())
@@ -176,7 +180,7 @@ pub fn pairs(rows: Vec<(&str, String)>) -> String {
 
 /// A text in lines of at most `width` characters, broken at spaces where there are any. The first
 /// line keeps its indentation.
-pub fn wrap(text: &str, width: usize) -> Vec<String> {
+pub fn wrap_text(text: &str, width: usize) -> Vec<String> {
     let width = width.max(1);
     let words = text.trim_start_matches(' ');
     let indentation = (text.len() - words.len()).min(width - 1);
@@ -201,7 +205,7 @@ pub fn wrap(text: &str, width: usize) -> Vec<String> {
 }
 
 /// A number of things: "1 rule", "2 rules".
-pub fn count(number: impl ToString, what: &str) -> String {
+pub fn count_text(number: impl ToString, what: &str) -> String {
     let number = number.to_string();
     let plural = if number == "1" { "" } else { "s" };
     format!("{number} {what}{plural}")
@@ -223,7 +227,7 @@ pub struct Fault {
 }
 
 /// All faults of a file, for `--json`.
-pub fn faults(faults: &Faults) -> Vec<Fault> {
+pub fn json_faults(faults: &Faults) -> Vec<Fault> {
     let faults = faults.0.iter().map(|fault| Fault {
         line: fault.at.line,
         column: fault.at.column,
@@ -235,17 +239,17 @@ pub fn faults(faults: &Faults) -> Vec<Fault> {
 }
 
 /// A rate in bytes per second as bits per second with a unit, three figures.
-pub fn rate(bytes_per_s: f64) -> String {
-    figures::rate(bytes_per_s * 8.0)
+pub fn rate_text(bytes_per_s: f64) -> String {
+    figures::rate_text(bytes_per_s * 8.0)
 }
 
 /// Microseconds as milliseconds.
-pub fn milliseconds(us: u32) -> String {
-    format!("{} ms", three(f64::from(us) / 1e3))
+pub fn milliseconds_text(us: u32) -> String {
+    format!("{} ms", three_digits(f64::from(us) / 1e3))
 }
 
 /// A span of time in its two largest units.
-pub fn span(seconds: u64) -> String {
+pub fn span_text(seconds: u64) -> String {
     match seconds {
         0..60 => format!("{seconds} s"),
         60..3600 => format!("{} min {} s", seconds / 60, seconds % 60),
@@ -255,7 +259,7 @@ pub fn span(seconds: u64) -> String {
 }
 
 /// Milliseconds since 1970 as UTC.
-pub fn time(ms: i64) -> String {
+pub fn time_text(ms: i64) -> String {
     jiff::Timestamp::from_millisecond(ms).map_or_else(
         |_| ms.to_string(),
         |time| time.strftime("%F %T%.3f").to_string(),
@@ -263,17 +267,17 @@ pub fn time(ms: i64) -> String {
 }
 
 /// A share as a percentage.
-pub fn percent(share: f64) -> String {
+pub fn percent_text(share: f64) -> String {
     format!("{:.1}%", share * 100.0)
 }
 
 /// A rate in bytes per second as a bare number of Mbit/s, three figures.
-pub fn megabits(bytes_per_s: f64) -> String {
-    three(bytes_per_s * 8.0 / 1e6)
+pub fn megabits_text(bytes_per_s: f64) -> String {
+    three_digits(bytes_per_s * 8.0 / 1e6)
 }
 
 /// A number with at most three decimal places, none of them a zero at the end.
-pub fn decimal(value: f64) -> String {
+pub fn decimal_text(value: f64) -> String {
     let text = format!("{value:.3}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
@@ -284,45 +288,45 @@ mod tests {
 
     #[test]
     fn figures() {
-        assert_eq!(rate(125_000_000.0), "1.00 Gbit/s");
-        assert_eq!(rate(1_249_000.0), "9.99 Mbit/s");
-        assert_eq!(rate(124_962_500.0), "1.00 Gbit/s");
-        assert_eq!(milliseconds(12_345), "12.3 ms");
-        assert_eq!(span(59), "59 s");
-        assert_eq!(span(3_725), "1 h 2 min");
-        assert_eq!(span(90_000), "1 d 1 h");
-        assert_eq!(time(0), "1970-01-01 00:00:00.000");
-        assert_eq!(percent(0.0625), "6.2%");
-        assert_eq!(decimal(1000.0 / 165.0), "6.061");
-        assert_eq!(decimal(100.0), "100");
-        assert_eq!(decimal(0.25), "0.25");
+        assert_eq!(rate_text(125_000_000.0), "1.00 Gbit/s");
+        assert_eq!(rate_text(1_249_000.0), "9.99 Mbit/s");
+        assert_eq!(rate_text(124_962_500.0), "1.00 Gbit/s");
+        assert_eq!(milliseconds_text(12_345), "12.3 ms");
+        assert_eq!(span_text(59), "59 s");
+        assert_eq!(span_text(3_725), "1 h 2 min");
+        assert_eq!(span_text(90_000), "1 d 1 h");
+        assert_eq!(time_text(0), "1970-01-01 00:00:00.000");
+        assert_eq!(percent_text(0.0625), "6.2%");
+        assert_eq!(decimal_text(1000.0 / 165.0), "6.061");
+        assert_eq!(decimal_text(100.0), "100");
+        assert_eq!(decimal_text(0.25), "0.25");
         assert_eq!(
-            (count(1, "rule"), count(2, "rule")),
+            (count_text(1, "rule"), count_text(2, "rule")),
             ("1 rule".into(), "2 rules".into())
         );
     }
 
     #[test]
     fn long_texts_are_broken_at_spaces() {
-        assert_eq!(wrap("one two three", 8), ["one two", "three"]);
-        assert_eq!(wrap("abcdefgh ij", 3), ["abc", "def", "gh", "ij"]);
-        assert_eq!(wrap("", 5), [""]);
-        assert_eq!(wrap("  one  two three", 10), ["  one  two", "three"]);
-        assert_eq!(wrap(" a", 1), ["a"]);
+        assert_eq!(wrap_text("one two three", 8), ["one two", "three"]);
+        assert_eq!(wrap_text("abcdefgh ij", 3), ["abc", "def", "gh", "ij"]);
+        assert_eq!(wrap_text("", 5), [""]);
+        assert_eq!(wrap_text("  one  two three", 10), ["  one  two", "three"]);
+        assert_eq!(wrap_text(" a", 1), ["a"]);
     }
 
     #[test]
     fn lists_are_lines_of_their_entries() {
         let list = serde_json::json!([{ "a": 1 }, { "a": 2 }]);
         let expected = "{\"a\":1}\n{\"a\":2}\n";
-        assert_eq!(lines(list.clone()), expected);
-        assert_eq!(lines(serde_json::json!({ "hosts": list })), expected);
+        assert_eq!(json_lines(list.clone()), expected);
+        assert_eq!(json_lines(serde_json::json!({ "hosts": list })), expected);
         assert_eq!(
-            lines(serde_json::json!({ "a": [1], "b": 2 })),
+            json_lines(serde_json::json!({ "a": [1], "b": 2 })),
             "{\"a\":[1],\"b\":2}\n"
         );
-        assert_eq!(lines(serde_json::json!([])), "");
-        assert_eq!(lines(Value::Null), "null\n");
+        assert_eq!(json_lines(serde_json::json!([])), "");
+        assert_eq!(json_lines(Value::Null), "null\n");
     }
 
     #[test]

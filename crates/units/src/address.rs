@@ -4,7 +4,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use crate::prefix::{Prefix, bits};
+use crate::prefix::{Prefix, address_bits};
 
 /// The prefix of NAT64 that is the same everywhere (RFC 6052, section 2.1).
 pub const WELL_KNOWN: &str = "64:ff9b::/96";
@@ -17,7 +17,7 @@ const IPV4_ONLY: [Ipv4Addr; 2] = [Ipv4Addr::new(192, 0, 0, 170), Ipv4Addr::new(1
 
 /// Reads an IPv4 or IPv6 address. A zone (`fe80::1%eth0`) is taken away, an IPv4-mapped address is
 /// IPv4.
-pub fn parse(text: &str) -> Option<IpAddr> {
+pub fn parse_address(text: &str) -> Option<IpAddr> {
     let (bare, zone) = match text.split_once('%') {
         Some((bare, zone)) => (bare, Some(zone)),
         None => (text, None),
@@ -79,7 +79,7 @@ impl Nat64 {
     }
 
     /// The address as hosts, networks and prefixes know it: IPv4 where it is mapped or behind NAT64.
-    pub fn unwrap(&self, address: IpAddr) -> IpAddr {
+    pub fn unwrap_address(&self, address: IpAddr) -> IpAddr {
         let address = address.to_canonical();
         let IpAddr::V6(v6) = address else {
             return address;
@@ -88,7 +88,7 @@ impl Nat64 {
             .prefixes
             .iter()
             .filter(|prefix| prefix.contains(address));
-        let mut found = covering.filter_map(|prefix| embedded(v6, prefix.length()));
+        let mut found = covering.filter_map(|prefix| embedded_ipv4(v6, prefix.length()));
         found.next().map_or(address, IpAddr::V4)
     }
 }
@@ -102,7 +102,7 @@ impl Default for Nat64 {
 
 /// The IPv4 address behind a prefix of this length. It follows the prefix, without bits 64 to 71,
 /// which must be 0.
-fn embedded(address: Ipv6Addr, length: u8) -> Option<Ipv4Addr> {
+fn embedded_ipv4(address: Ipv6Addr, length: u8) -> Option<Ipv4Addr> {
     let bits = address.to_bits();
     if bits >> 56 & 0xff != 0 {
         return None;
@@ -116,17 +116,17 @@ fn embedded(address: Ipv6Addr, length: u8) -> Option<Ipv4Addr> {
 
 /// The prefixes of NAT64 in a resolver's answers for `ipv4only.arpa` (RFC 7050, section 3). An answer
 /// in which the address is found at two places tells nothing.
-pub fn discovered(answers: impl IntoIterator<Item = Ipv6Addr>) -> Vec<Prefix> {
+pub fn discovered_prefixes(answers: impl IntoIterator<Item = Ipv6Addr>) -> Vec<Prefix> {
     let mut found = Vec::new();
     for answer in answers {
         let is_there = |&length: &u8| {
-            embedded(answer, length).is_some_and(|address| IPV4_ONLY.contains(&address))
+            embedded_ipv4(answer, length).is_some_and(|address| IPV4_ONLY.contains(&address))
         };
         let mut lengths = LENGTHS.into_iter().filter(is_there);
         let (Some(length), None) = (lengths.next(), lengths.next()) else {
             continue;
         };
-        let prefix = Prefix::of(bits(answer.into()), length);
+        let prefix = Prefix::of(address_bits(answer.into()), length);
         if can_be_nat64(prefix) && !found.contains(&prefix) {
             found.push(prefix);
         }
@@ -160,8 +160,15 @@ mod tests {
     fn nat64_unwraps_the_examples_of_rfc_6052() {
         for (of, text) in EXAMPLES {
             let nat64 = Nat64::new(&[prefix(of)]);
-            assert_eq!(nat64.unwrap(address(text)), address("192.0.2.33"), "{of}");
-            assert_eq!(Nat64::default().unwrap(address(text)), address(text));
+            assert_eq!(
+                nat64.unwrap_address(address(text)),
+                address("192.0.2.33"),
+                "{of}"
+            );
+            assert_eq!(
+                Nat64::default().unwrap_address(address(text)),
+                address(text)
+            );
         }
         let default = Nat64::default();
         for (text, expected) in [
@@ -171,7 +178,7 @@ mod tests {
             ("192.0.2.33", "192.0.2.33"),
             ("2001:db8::1", "2001:db8::1"),
         ] {
-            assert_eq!(default.unwrap(address(text)), address(expected));
+            assert_eq!(default.unwrap_address(address(text)), address(expected));
         }
     }
 
@@ -179,7 +186,7 @@ mod tests {
     fn nat64_leaves_addresses_with_bits_in_the_gap() {
         let nat64 = Nat64::new(&[prefix("2001:db8:122:344::/64")]);
         let odd = address("2001:db8:122:344:1c0:2:2100::");
-        assert_eq!(nat64.unwrap(odd), odd);
+        assert_eq!(nat64.unwrap_address(odd), odd);
         assert!(!can_be_nat64(prefix("2001:db8:0:0:100::/96")));
         assert!(!can_be_nat64(prefix("2001:db8::/33")));
         assert!(!can_be_nat64(prefix("10.0.0.0/8")));
@@ -212,19 +219,22 @@ mod tests {
                 };
                 Ipv6Addr::from_bits(of.bits() | after)
             });
-            assert_eq!(discovered(answers), [of], "{length}");
+            assert_eq!(discovered_prefixes(answers), [of], "{length}");
         }
     }
 
     #[test]
     fn discovery_takes_nothing_but_the_known_addresses() {
         let none = ["2001:db8::192.0.2.1", "::", "64:ff9b::192.0.0.172"];
-        assert_eq!(discovered(none.map(|text| text.parse().unwrap())), []);
+        assert_eq!(
+            discovered_prefixes(none.map(|text| text.parse().unwrap())),
+            []
+        );
         // The same address at two places.
         let twice: Ipv6Addr = "2001:db8:c000:aa::192.0.0.170".parse().unwrap();
-        assert_eq!(discovered([twice]), []);
+        assert_eq!(discovered_prefixes([twice]), []);
         let mapped: Ipv6Addr = "::ffff:192.0.0.170".parse().unwrap();
-        assert_eq!(discovered([mapped]), []);
+        assert_eq!(discovered_prefixes([mapped]), []);
     }
 
     #[test]
@@ -235,7 +245,7 @@ mod tests {
             ("fe80::1%eth0", "fe80::1"),
             ("2001:db8::1%2", "2001:db8::1"),
         ] {
-            assert_eq!(parse(text), Some(address(expected)), "{text}");
+            assert_eq!(parse_address(text), Some(address(expected)), "{text}");
         }
         for text in [
             "",
@@ -245,7 +255,7 @@ mod tests {
             "fe80::1%a%b",
             "x",
         ] {
-            assert_eq!(parse(text), None, "{text}");
+            assert_eq!(parse_address(text), None, "{text}");
         }
     }
 

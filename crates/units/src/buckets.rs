@@ -28,7 +28,7 @@ impl Buckets {
     /// Counts a time.
     #[inline]
     pub fn add(&mut self, ns: u64) {
-        self.counts[bucket(ns)] += 1;
+        self.counts[bucket_of(ns)] += 1;
         self.total += 1;
     }
 
@@ -51,12 +51,12 @@ impl Buckets {
     pub fn filled(&self) -> impl Iterator<Item = (Bounds, u64)> {
         let counts = self.counts.iter().enumerate();
         let filled = counts.filter(|(_, count)| **count > 0);
-        filled.map(|(bucket, count)| (bounds(bucket), *count))
+        filled.map(|(bucket, count)| (bucket_bounds(bucket), *count))
     }
 }
 
 #[inline]
-fn bucket(ns: u64) -> usize {
+fn bucket_of(ns: u64) -> usize {
     if ns < STEPS {
         return ns as usize;
     }
@@ -65,7 +65,7 @@ fn bucket(ns: u64) -> usize {
     ((u64::from(shift) + 1) * STEPS + (ns >> shift) - STEPS) as usize
 }
 
-fn bounds(bucket: usize) -> Bounds {
+fn bucket_bounds(bucket: usize) -> Bounds {
     let bucket = bucket as u64;
     if bucket < STEPS {
         return (bucket, bucket);
@@ -87,14 +87,14 @@ mod tests {
         values.sort_unstable();
         let mut before = 0;
         for value in values {
-            let (first, last) = bounds(bucket(value));
+            let (first, last) = bucket_bounds(bucket_of(value));
             assert!(
                 (first..=last).contains(&value),
                 "{value}: {first} to {last}"
             );
             assert!(last - first <= value / STEPS, "{value}: {first} to {last}");
-            assert!(bucket(value) >= before, "{value}");
-            before = bucket(value);
+            assert!(bucket_of(value) >= before, "{value}");
+            before = bucket_of(value);
         }
     }
 

@@ -36,7 +36,10 @@ impl fmt::Display for Fault {
             write!(f, "{}: ", one_line(key))?;
         }
         // Either may quote the file, which may hold anything.
-        let (found, expected) = (one_line(&self.found), bounded(&self.expected, LONGEST_LIST));
+        let (found, expected) = (
+            one_line(&self.found),
+            bounded_line(&self.expected, LONGEST_LIST),
+        );
         write!(f, "found {found}, expected {expected}")
     }
 }
@@ -62,7 +65,7 @@ impl fmt::Display for Faults {
 
 impl Faults {
     /// The first fault in one line, with the command that reports the others.
-    pub fn first(&self, command: &str) -> String {
+    pub fn first_fault(&self, command: &str) -> String {
         match &self.0[..] {
             [] => "a fault that is not known".to_owned(),
             [fault] => fault.to_string(),
@@ -99,7 +102,7 @@ pub fn excerpt(text: &str, at: Position) -> String {
 }
 
 /// Line and column, counted from 1, of a byte offset.
-pub fn position(text: &str, offset: usize) -> (usize, usize) {
+pub fn line_and_column(text: &str, offset: usize) -> (usize, usize) {
     let before = text.get(..offset).unwrap_or(text);
     let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
     (
@@ -116,10 +119,10 @@ const LONGEST_LIST: usize = 1500;
 /// A parser's message as one line that a terminal can show. Its quotes from the text may contain
 /// anything, and be long.
 pub fn one_line(message: &str) -> String {
-    bounded(message, LONGEST)
+    bounded_line(message, LONGEST)
 }
 
-fn bounded(message: &str, longest: usize) -> String {
+fn bounded_line(message: &str, longest: usize) -> String {
     let (mut line, mut count) = (String::new(), 0);
     for character in message.trim().chars() {
         if count >= longest {
@@ -195,19 +198,19 @@ mod tests {
             found: "x".into(),
             expected: "y".into(),
         };
-        let one = Faults(vec![fault(1)]).first("check");
+        let one = Faults(vec![fault(1)]).first_fault("check");
         assert_eq!(one, "f.toml:1:1: found x, expected y");
-        let two = Faults(vec![fault(1), fault(2)]).first("check");
+        let two = Faults(vec![fault(1), fault(2)]).first_fault("check");
         assert_eq!(two, format!("{one} (1 more: `check f.toml`)"));
     }
 
     #[test]
     fn positions_count_characters() {
         let text = "a = 1\nµs = 2\n";
-        assert_eq!(position(text, 0), (1, 1));
-        assert_eq!(position(text, 6), (2, 1));
+        assert_eq!(line_and_column(text, 0), (1, 1));
+        assert_eq!(line_and_column(text, 6), (2, 1));
         // µ takes two bytes.
-        assert_eq!(position(text, 9), (2, 3));
-        assert_eq!(position(text, 1_000), (3, 1));
+        assert_eq!(line_and_column(text, 9), (2, 3));
+        assert_eq!(line_and_column(text, 1_000), (3, 1));
     }
 }

@@ -16,8 +16,8 @@ pub const PUBLISHED_HOSTS: [&str; 7] = [
 type Units = [(f64, &'static str)];
 
 /// Bits per second.
-pub fn rate(bps: f64) -> String {
-    scaled(
+pub fn rate_text(bps: f64) -> String {
+    scaled_text(
         bps,
         &[(1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s")],
         "bit/s",
@@ -25,20 +25,20 @@ pub fn rate(bps: f64) -> String {
 }
 
 /// Bytes.
-pub fn bytes(bytes: u64) -> String {
-    scaled(bytes as f64, &[(1e9, "GB"), (1e6, "MB"), (1e3, "kB")], "B")
+pub fn bytes_text(bytes: u64) -> String {
+    scaled_text(bytes as f64, &[(1e9, "GB"), (1e6, "MB"), (1e3, "kB")], "B")
 }
 
 /// Microseconds.
-pub fn time(us: f64) -> String {
+pub fn time_text(us: f64) -> String {
     let units = [(1e6, "s"), (1e3, "ms"), (1.0, "µs")];
-    let found = units.iter().find(|(factor, _)| reaches(us, *factor));
+    let found = units.iter().find(|(factor, _)| reaches_unit(us, *factor));
     let (factor, unit) = found.unwrap_or(&units[2]);
-    format!("{} {unit}", three(us / factor))
+    format!("{} {unit}", three_digits(us / factor))
 }
 
 /// Three significant digits; two decimal places for numbers below 0.01.
-pub fn three(value: f64) -> String {
+pub fn three_digits(value: f64) -> String {
     match value.abs() {
         size if size >= 99.95 => format!("{value:.0}"),
         size if size >= 9.995 => format!("{value:.1}"),
@@ -47,15 +47,18 @@ pub fn three(value: f64) -> String {
 }
 
 /// Numbers below the smallest unit are whole.
-fn scaled(value: f64, units: &Units, least: &str) -> String {
-    match units.iter().find(|(factor, _)| reaches(value, *factor)) {
-        Some((factor, unit)) => format!("{} {unit}", three(value / factor)),
+fn scaled_text(value: f64, units: &Units, least: &str) -> String {
+    match units
+        .iter()
+        .find(|(factor, _)| reaches_unit(value, *factor))
+    {
+        Some((factor, unit)) => format!("{} {unit}", three_digits(value / factor)),
         None => format!("{value:.0} {least}"),
     }
 }
 
 /// 999.6 would be shown as "1000"; in the next unit it is "1.00".
-fn reaches(value: f64, factor: f64) -> bool {
+fn reaches_unit(value: f64, factor: f64) -> bool {
     value.abs() >= factor * 0.9995
 }
 
@@ -75,17 +78,17 @@ mod tests {
             (16_500_000_000.0, "16.5 Gbit/s"),
             (120e9, "120 Gbit/s"),
         ] {
-            assert_eq!(rate(bps), text);
+            assert_eq!(rate_text(bps), text);
         }
     }
 
     #[test]
     fn sizes_and_times() {
-        assert_eq!(bytes(999), "999 B");
-        assert_eq!(bytes(1_500_000), "1.50 MB");
-        assert_eq!(bytes(999_700), "1.00 MB");
-        assert_eq!(time(0.25), "0.25 µs");
-        assert_eq!(time(-12_345.0), "-12.3 ms");
-        assert_eq!(time(999_700.0), "1.00 s");
+        assert_eq!(bytes_text(999), "999 B");
+        assert_eq!(bytes_text(1_500_000), "1.50 MB");
+        assert_eq!(bytes_text(999_700), "1.00 MB");
+        assert_eq!(time_text(0.25), "0.25 µs");
+        assert_eq!(time_text(-12_345.0), "-12.3 ms");
+        assert_eq!(time_text(999_700.0), "1.00 s");
     }
 }

@@ -30,7 +30,7 @@ pub enum ReadError {
         /// The kind of file.
         found: &'static str,
     },
-    /// It is too large.
+    /// The file is too large.
     #[error("cannot read {}: found more than {max} bytes, expected at most that", .file.display())]
     Size {
         /// The file.
@@ -38,7 +38,7 @@ pub enum ReadError {
         /// Limit, bytes.
         max: u64,
     },
-    /// It is not text.
+    /// The file is not text.
     #[error(transparent)]
     Text(#[from] Faults),
 }
@@ -68,23 +68,23 @@ pub fn error_may_pass(why: &io::Error) -> bool {
 ///
 /// # Errors
 /// The file cannot be read, is no regular file, or is larger.
-pub fn read(file: &Path, max: u64) -> Result<Vec<u8>, ReadError> {
-    take(open(file, max)?, file, max)
+pub fn read_bytes(file: &Path, max: u64) -> Result<Vec<u8>, ReadError> {
+    take_bytes(open_regular(file, max)?, file, max)
 }
 
-/// The bytes of a file that [`open`] has opened, at most `max`; `file` is for messages.
+/// The bytes of a file that [`open_regular`] has opened, at most `max`; `file` is for messages.
 ///
 /// # Errors
-/// It cannot be read, or is larger by now.
+/// The file cannot be read, or is larger by now.
 pub fn read_open(opened: File, file: &Path, max: u64) -> Result<Vec<u8>, ReadError> {
-    take(opened, file, max)
+    take_bytes(opened, file, max)
 }
 
 /// A regular file of at most `max` bytes, open for reading. It may grow later.
 ///
 /// # Errors
-/// As [`read`].
-pub fn open(file: &Path, max: u64) -> Result<File, ReadError> {
+/// As [`read_bytes`].
+pub fn open_regular(file: &Path, max: u64) -> Result<File, ReadError> {
     let system = |why| ReadError::System {
         file: file.to_owned(),
         why,
@@ -118,15 +118,15 @@ pub fn open(file: &Path, max: u64) -> Result<File, ReadError> {
 /// The text of a regular file of at most [`MAX_FILE_BYTES`].
 ///
 /// # Errors
-/// As [`read`] and [`text`].
+/// As [`read_bytes`] and [`decode_text`].
 pub fn read_text(file: &Path) -> Result<String, ReadError> {
-    Ok(text(read(file, MAX_FILE_BYTES)?, file)?)
+    Ok(decode_text(read_bytes(file, MAX_FILE_BYTES)?, file)?)
 }
 
 /// Standard input, at most `max` bytes, as an unnamed file, at its beginning.
 ///
 /// # Errors
-/// It cannot be read, or is longer; or the directory of temporary files is full.
+/// The file cannot be read, or is longer; or the directory of temporary files is full.
 pub fn standard_input(max: u64) -> Result<File, ReadError> {
     let name = Path::new("standard input");
     let spool = || -> io::Result<(File, u64)> {
@@ -155,13 +155,13 @@ pub fn standard_input(max: u64) -> Result<File, ReadError> {
 ///
 /// # Errors
 /// The first byte that is not UTF-8, with its place.
-pub fn text(bytes: Vec<u8>, file: &Path) -> Result<String, Faults> {
-    reader::text(&bytes, file)?;
+pub fn decode_text(bytes: Vec<u8>, file: &Path) -> Result<String, Faults> {
+    reader::decode_text(&bytes, file)?;
     // The bytes were just found to be UTF-8.
     Ok(String::from_utf8(bytes).unwrap_or_default())
 }
 
-fn take(from: impl Read, file: &Path, max: u64) -> Result<Vec<u8>, ReadError> {
+fn take_bytes(from: impl Read, file: &Path, max: u64) -> Result<Vec<u8>, ReadError> {
     let mut bytes = Vec::new();
     // One more byte reveals a file that grows meanwhile, or whose length is unknown.
     from.take(max.saturating_add(1))
@@ -182,10 +182,10 @@ fn take(from: impl Read, file: &Path, max: u64) -> Result<Vec<u8>, ReadError> {
 /// A file that will be written: whole when [`Draft::replace`] or [`Draft::persist`] is called, or
 /// not at all.
 #[derive(Debug)]
-pub struct Draft(Place);
+pub struct Draft(Target);
 
 #[derive(Debug)]
-enum Place {
+enum Target {
     /// A regular file, and the temporary file that will replace it.
     Beside(PathBuf, tempfile::NamedTempFile),
     /// A character device or a pipe, where nothing can be lost: /dev/null, /dev/stderr.
@@ -206,7 +206,7 @@ impl Draft {
                 None => (fs::canonicalize(file)?, Some(there.permissions())),
                 Some(_) if there.file_type().is_char_device() || there.file_type().is_fifo() => {
                     let stream = OpenOptions::new().write(true).open(file)?;
-                    return Ok(Self(Place::Stream(stream)));
+                    return Ok(Self(Target::Stream(stream)));
                 }
                 Some(found) => {
                     let message = format!("found {found}, expected a regular file");
@@ -222,12 +222,12 @@ impl Draft {
         };
         let beside = tempfile::Builder::new()
             .permissions(Permissions::from_mode(mode))
-            .tempfile_in(directory(&file))?;
+            .tempfile_in(parent_directory(&file))?;
         if let Some(permissions) = permissions {
             // The umask applies to new files only.
             beside.as_file().set_permissions(permissions)?;
         }
-        Ok(Self(Place::Beside(file, beside)))
+        Ok(Self(Target::Beside(file, beside)))
     }
 
     /// Replaces the file by these bytes, after they are on disk.
@@ -235,7 +235,7 @@ impl Draft {
     /// # Errors
     /// For example, the disk is full; the file is unchanged.
     pub fn replace(mut self, bytes: &[u8]) -> io::Result<()> {
-        self.write(bytes)?;
+        self.append_bytes(bytes)?;
         self.persist()
     }
 
@@ -243,10 +243,10 @@ impl Draft {
     ///
     /// # Errors
     /// As [`Draft::replace`].
-    pub fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+    pub fn append_bytes(&mut self, bytes: &[u8]) -> io::Result<()> {
         match &mut self.0 {
-            Place::Stream(stream) => stream.write_all(bytes),
-            Place::Beside(_, beside) => beside.write_all(bytes),
+            Target::Stream(stream) => stream.write_all(bytes),
+            Target::Beside(_, beside) => beside.write_all(bytes),
         }
     }
 
@@ -256,11 +256,11 @@ impl Draft {
     /// As [`Draft::replace`].
     pub fn persist(self) -> io::Result<()> {
         match self.0 {
-            Place::Stream(mut stream) => stream.flush(),
-            Place::Beside(file, beside) => {
+            Target::Stream(mut stream) => stream.flush(),
+            Target::Beside(file, beside) => {
                 beside.as_file().sync_all()?;
                 beside.persist(&file)?;
-                File::open(directory(&file))?.sync_all()
+                File::open(parent_directory(&file))?.sync_all()
             }
         }
     }
@@ -270,25 +270,25 @@ impl Draft {
 ///
 /// # Errors
 /// Something of that name exists; else as [`Draft`].
-pub fn create(file: &Path, mode: u32, bytes: &[u8]) -> io::Result<()> {
+pub fn create_new(file: &Path, mode: u32, bytes: &[u8]) -> io::Result<()> {
     let mut beside = tempfile::Builder::new()
         .permissions(Permissions::from_mode(mode))
-        .tempfile_in(directory(file))?;
+        .tempfile_in(parent_directory(file))?;
     beside.write_all(bytes)?;
     beside.as_file().sync_all()?;
     beside.persist_noclobber(file)?;
-    File::open(directory(file))?.sync_all()
+    File::open(parent_directory(file))?.sync_all()
 }
 
 /// Writes a file whole or not at all; readable by all, as far as the umask allows.
 ///
 /// # Errors
 /// As [`Draft`].
-pub fn replace(file: &Path, bytes: impl AsRef<[u8]>) -> io::Result<()> {
+pub fn replace_file(file: &Path, bytes: impl AsRef<[u8]>) -> io::Result<()> {
     Draft::new(file, 0o666)?.replace(bytes.as_ref())
 }
 
-fn directory(file: &Path) -> &Path {
+fn parent_directory(file: &Path) -> &Path {
     file.parent()
         .filter(|parent| !parent.as_os_str().is_empty())
         .unwrap_or(Path::new("."))
@@ -322,35 +322,35 @@ mod tests {
     fn only_regular_files_within_the_bound_are_read() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("file");
-        let said = |max| read(&path, max).unwrap_err().to_string();
-        assert!(read(&path, 9).unwrap_err().is_absent());
+        let said = |max| read_bytes(&path, max).unwrap_err().to_string();
+        assert!(read_bytes(&path, 9).unwrap_err().is_absent());
         fs::write(&path, "123456789").unwrap();
-        assert_eq!(read(&path, 9).unwrap(), b"123456789");
+        assert_eq!(read_bytes(&path, 9).unwrap(), b"123456789");
         assert!(said(8).ends_with("found more than 8 bytes, expected at most that"));
         fs::remove_file(&path).unwrap();
         nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
         assert!(said(9).ends_with("found a pipe, expected a regular file"));
         for (file, what) in [("/dev/zero", "a character device"), ("/", "a directory")] {
-            let error = read(Path::new(file), 9).unwrap_err();
+            let error = read_bytes(Path::new(file), 9).unwrap_err();
             let expected = format!("cannot read {file}: found {what}, expected a regular file");
             assert_eq!(error.to_string(), expected);
             assert!(!error.is_absent());
         }
         // Its metadata has length 0.
         assert!(
-            !read(Path::new("/proc/self/status"), 1 << 16)
+            !read_bytes(Path::new("/proc/self/status"), 1 << 16)
                 .unwrap()
                 .is_empty()
         );
         assert!(matches!(
-            read(Path::new("/proc/self/status"), 8),
+            read_bytes(Path::new("/proc/self/status"), 8),
             Err(ReadError::Size { max: 8, .. })
         ));
     }
 
     #[test]
     fn the_first_byte_that_is_not_text_has_its_place() {
-        let error = text(b"a = 1\n\xc2\xb5s\xff".to_vec(), Path::new("f")).unwrap_err();
+        let error = decode_text(b"a = 1\n\xc2\xb5s\xff".to_vec(), Path::new("f")).unwrap_err();
         let expected = "f:2:3: found the byte 0xff, expected UTF-8 text";
         assert_eq!(error.to_string(), expected);
     }
@@ -366,7 +366,7 @@ mod tests {
             .unwrap();
         assert_eq!(mode("private"), 0o600);
         std::os::unix::fs::symlink("private", at("link")).unwrap();
-        replace(&at("link"), "second").unwrap();
+        replace_file(&at("link"), "second").unwrap();
         assert_eq!(fs::read(at("private")).unwrap(), b"second");
         assert!(fs::symlink_metadata(at("link")).unwrap().is_symlink());
         assert_eq!(mode("private"), 0o600);
@@ -381,7 +381,7 @@ mod tests {
     fn what_is_no_regular_file_is_not_replaced() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("file");
-        let said = || replace(&path, "text").unwrap_err().to_string();
+        let said = || replace_file(&path, "text").unwrap_err().to_string();
         fs::create_dir(&path).unwrap();
         assert_eq!(said(), "found a directory, expected a regular file");
         fs::remove_dir(&path).unwrap();
@@ -394,7 +394,7 @@ mod tests {
         fs::remove_file(&path).unwrap();
         // Streams have nothing to lose.
         std::os::unix::fs::symlink("/dev/null", &path).unwrap();
-        replace(&path, "text").unwrap();
+        replace_file(&path, "text").unwrap();
         assert!(fs::symlink_metadata(&path).unwrap().is_symlink());
         fs::remove_file(&path).unwrap();
         std::os::unix::fs::symlink("/dev/full", &path).unwrap();
@@ -405,7 +405,7 @@ mod tests {
             let path = path.clone();
             move || fs::read(path).unwrap()
         });
-        replace(&path, "text").unwrap();
+        replace_file(&path, "text").unwrap();
         assert_eq!(reader.join().unwrap(), b"text");
     }
 }

@@ -57,13 +57,13 @@ pub fn time_ps(text: &str) -> Option<u128> {
     let mut total: u128 = 0;
     let mut smallest = u64::MAX;
     loop {
-        let (number, scale, after) = term(rest, &TIME)?;
+        let (number, scale, after) = parse_term(rest, &TIME)?;
         let alone = total == 0 && smallest == u64::MAX && after.is_empty();
         if scale >= smallest || (number.places > 0 && !alone) {
             return None;
         }
         smallest = scale;
-        total = total.checked_add(number.exactly(scale)?)?;
+        total = total.checked_add(number.exact_product(scale)?)?;
         if after.is_empty() {
             return Some(total);
         }
@@ -72,7 +72,7 @@ pub fn time_ps(text: &str) -> Option<u128> {
 }
 
 /// A time in the form of [`time_ps`], if it is a whole number of µs.
-pub fn duration(text: &str) -> Option<Duration> {
+pub fn parse_duration(text: &str) -> Option<Duration> {
     let ps = time_ps(text)?;
     let us = u64::try_from(ps / 1_000_000).ok()?;
     let whole = ps.is_multiple_of(1_000_000);
@@ -80,16 +80,16 @@ pub fn duration(text: &str) -> Option<Duration> {
 }
 
 /// A size, such as `128KiB`, `1.5 MB` or `0`, in bytes, rounded.
-pub fn bytes(text: &str) -> Option<u64> {
+pub fn parse_bytes(text: &str) -> Option<u64> {
     if text == "0" {
         return Some(0);
     }
-    rounded(text, &SIZE)
+    parse_rounded(text, &SIZE)
 }
 
 /// A rate, such as `100mbit` or `2.5 Gbit`, in bits per second, rounded.
 pub fn bits_per_s(text: &str) -> Option<u64> {
-    rounded(text, &RATE)
+    parse_rounded(text, &RATE)
 }
 
 /// A regular expression of [`time_ps`]; it says nothing of the order of units.
@@ -97,7 +97,7 @@ pub fn time_pattern() -> String {
     format!("^(0|({})+)$", term_pattern(&TIME))
 }
 
-/// A regular expression of [`bytes`].
+/// A regular expression of [`parse_bytes`].
 pub fn size_pattern() -> String {
     format!("^(0|{})$", term_pattern(&SIZE))
 }
@@ -129,14 +129,14 @@ fn term_pattern(units: &Units) -> String {
 }
 
 /// A number with a unit that has no smaller one, such as `1.5bdp`.
-pub fn multiple(text: &str, unit: &str) -> Option<f64> {
-    let (number, after) = Number::leading(text)?;
+pub fn parse_multiple(text: &str, unit: &str) -> Option<f64> {
+    let (number, after) = Number::leading_number(text)?;
     let found = after.trim_start_matches(' ');
     let value = number.digits as f64 / 10f64.powi(number.places as i32);
     found.eq_ignore_ascii_case(unit).then_some(value)
 }
 
-/// Writes a time in the form of [`duration`]; the part below 1 µs is dropped.
+/// Writes a time in the form of [`parse_duration`]; the part below 1 µs is dropped.
 pub fn duration_text(duration: Duration) -> String {
     let mut left = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
     if left == 0 {
@@ -153,7 +153,7 @@ pub fn duration_text(duration: Duration) -> String {
     text
 }
 
-/// Writes a size in the form of [`bytes`], in the largest binary unit that is exact.
+/// Writes a size in the form of [`parse_bytes`], in the largest binary unit that is exact.
 pub fn size_text(bytes: u64) -> String {
     if bytes == 0 {
         return "0".to_owned();
@@ -182,12 +182,12 @@ const SHARE_PLACES: usize = 6;
 const SHARE_WHOLE: u64 = 100_000_000;
 
 /// A share above zero, such as `0.01%`, times 2^32, rounded; `100%` is 2^32.
-pub fn share(text: &str) -> Option<u64> {
-    let (number, after) = Number::leading(text)?;
+pub fn parse_share(text: &str) -> Option<u64> {
+    let (number, after) = Number::leading_number(text)?;
     if after.trim_start_matches(' ') != "%" || number.places as usize > SHARE_PLACES {
         return None;
     }
-    let share = number.exactly(SHARE_WHOLE / 100)?;
+    let share = number.exact_product(SHARE_WHOLE / 100)?;
     if share == 0 || share > SHARE_WHOLE.into() {
         return None;
     }
@@ -197,7 +197,7 @@ pub fn share(text: &str) -> Option<u64> {
     u64::try_from(rounded).ok()
 }
 
-/// Writes a share times 2^32 in the form of [`share`].
+/// Writes a share times 2^32 in the form of [`parse_share`].
 pub fn share_text(of_2_32: u64) -> String {
     let units = (u128::from(of_2_32) * u128::from(SHARE_WHOLE) + (1 << 31)) >> 32;
     let whole = units / u128::from(SHARE_WHOLE / 100);
@@ -241,7 +241,7 @@ struct Number {
 
 impl Number {
     /// The number at the start of a text, and the rest.
-    fn leading(text: &str) -> Option<(Self, &str)> {
+    fn leading_number(text: &str) -> Option<(Self, &str)> {
         let digits = |text: &str| {
             let end = text.find(|c: char| !c.is_ascii_digit());
             end.unwrap_or(text.len())
@@ -270,14 +270,14 @@ impl Number {
     }
 
     /// The number times a scale, if that is a whole number.
-    fn exactly(self, scale: u64) -> Option<u128> {
+    fn exact_product(self, scale: u64) -> Option<u128> {
         let product = self.digits.checked_mul(scale.into())?;
         let divisor = 10u128.pow(self.places);
         product.is_multiple_of(divisor).then(|| product / divisor)
     }
 
-    /// The same, rounded.
-    fn nearly(self, scale: u64) -> Option<u64> {
+    /// The number times a scale, rounded.
+    fn rounded_product(self, scale: u64) -> Option<u64> {
         let product = self.digits.checked_mul(scale.into())?;
         let divisor = 10u128.pow(self.places);
         u64::try_from((product + divisor / 2) / divisor).ok()
@@ -285,8 +285,8 @@ impl Number {
 }
 
 /// A number with a unit, the unit's factor, and the rest.
-fn term<'t>(text: &'t str, units: &Units) -> Option<(Number, u64, &'t str)> {
-    let (number, after) = Number::leading(text)?;
+fn parse_term<'t>(text: &'t str, units: &Units) -> Option<(Number, u64, &'t str)> {
+    let (number, after) = Number::leading_number(text)?;
     let after = after.trim_start_matches(' ');
     let end = after.find(|c: char| !c.is_ascii_alphabetic());
     let (unit, after) = after.split_at(end.unwrap_or(after.len()));
@@ -296,9 +296,9 @@ fn term<'t>(text: &'t str, units: &Units) -> Option<(Number, u64, &'t str)> {
     Some((number, known.1, after))
 }
 
-fn rounded(text: &str, units: &Units) -> Option<u64> {
-    match term(text, units)? {
-        (number, scale, "") => number.nearly(scale),
+fn parse_rounded(text: &str, units: &Units) -> Option<u64> {
+    match parse_term(text, units)? {
+        (number, scale, "") => number.rounded_product(scale),
         _ => None,
     }
 }
@@ -323,7 +323,11 @@ mod tests {
             ("1S", 1_000_000),
             ("2000ns", 2),
         ] {
-            assert_eq!(duration(text), Some(Duration::from_micros(us)), "{text}");
+            assert_eq!(
+                parse_duration(text),
+                Some(Duration::from_micros(us)),
+                "{text}"
+            );
         }
         for text in [
             "",
@@ -351,7 +355,7 @@ mod tests {
             "0.0000000000001s",
             "0h0h",
         ] {
-            assert_eq!(duration(text), None, "{text:?}");
+            assert_eq!(parse_duration(text), None, "{text:?}");
         }
         assert_eq!(time_ps("0.5ns"), Some(500));
         assert_eq!(time_ps("0.0001ns"), None);
@@ -370,7 +374,7 @@ mod tests {
             ("2gb", 2_000_000_000),
             ("0.3kib", 307),
         ] {
-            assert_eq!(bytes(text), Some(expected), "{text}");
+            assert_eq!(parse_bytes(text), Some(expected), "{text}");
         }
         for text in [
             "",
@@ -382,7 +386,7 @@ mod tests {
             "99999999999999GiB",
             "1B1B",
         ] {
-            assert_eq!(bytes(text), None, "{text:?}");
+            assert_eq!(parse_bytes(text), None, "{text:?}");
         }
     }
 
@@ -407,19 +411,19 @@ mod tests {
 
     #[test]
     fn multiples() {
-        assert_eq!(multiple("1.5bdp", "bdp"), Some(1.5));
-        assert_eq!(multiple("2 BDP", "bdp"), Some(2.0));
+        assert_eq!(parse_multiple("1.5bdp", "bdp"), Some(1.5));
+        assert_eq!(parse_multiple("2 BDP", "bdp"), Some(2.0));
         for text in ["", "bdp", "1", "1bdpx", "-1bdp"] {
-            assert_eq!(multiple(text, "bdp"), None, "{text:?}");
+            assert_eq!(parse_multiple(text, "bdp"), None, "{text:?}");
         }
     }
 
     #[test]
     fn shares() {
-        assert_eq!(share("100%"), Some(1 << 32));
-        assert_eq!(share("50 %"), Some(1 << 31));
-        assert_eq!(share("0.01%"), Some(429_497)); // 2^32 / 10^4 = 429496.7
-        assert_eq!(share("0.000001%"), Some(43));
+        assert_eq!(parse_share("100%"), Some(1 << 32));
+        assert_eq!(parse_share("50 %"), Some(1 << 31));
+        assert_eq!(parse_share("0.01%"), Some(429_497)); // 2^32 / 10^4 = 429496.7
+        assert_eq!(parse_share("0.000001%"), Some(43));
         for text in [
             "",
             "%",
@@ -435,10 +439,10 @@ mod tests {
             "0.0000001%",
             "1e2%",
         ] {
-            assert_eq!(share(text), None, "{text:?}");
+            assert_eq!(parse_share(text), None, "{text:?}");
         }
         for text in ["100%", "0.01%", "12.5%", "99.99%"] {
-            assert_eq!(share_text(share(text).unwrap()), text);
+            assert_eq!(share_text(parse_share(text).unwrap()), text);
         }
     }
 
@@ -446,10 +450,10 @@ mod tests {
     fn texts_round_trip() {
         for us in [0, 1, 999, 1_000, 61_000_001, 90_061_000_000] {
             let time = Duration::from_micros(us);
-            assert_eq!(duration(&duration_text(time)), Some(time));
+            assert_eq!(parse_duration(&duration_text(time)), Some(time));
         }
         for size in [0, 1, 1000, 1024, 1 << 20, (1 << 30) + 1, 3 << 30] {
-            assert_eq!(bytes(&size_text(size)), Some(size));
+            assert_eq!(parse_bytes(&size_text(size)), Some(size));
         }
         assert_eq!(duration_text(Duration::from_secs(604_800)), "7d");
         assert_eq!(size_text(131_072), "128KiB");

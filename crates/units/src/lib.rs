@@ -19,8 +19,8 @@ pub mod reader;
 pub mod schema;
 mod span;
 
-pub use fault::{Fault, Faults, Position, excerpt, one_line, position};
-pub use near::nearest;
+pub use fault::{Fault, Faults, Position, excerpt, line_and_column, one_line};
+pub use near::nearest_word;
 pub use printable::{is_unseen, printable, printable_json, printable_lines};
 pub use quantity::{Delay, Probability, Rate, Seconds, Size};
 pub use span::Span;

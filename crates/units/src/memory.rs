@@ -34,7 +34,7 @@ const TABLE_BYTES: u64 = 1200;
 /// # Errors
 /// The position of the first byte beyond the limit.
 pub fn check_toml(text: &str, max: u64) -> Result<(), TooMuch> {
-    let mut taken = Taken { bytes: 0, max };
+    let mut taken = TakenMemory { bytes: 0, max };
     let mut is_line_start = true;
     for token in Source::new(text).lex() {
         let of_kind = match token.kind() {
@@ -48,7 +48,7 @@ pub fn check_toml(text: &str, max: u64) -> Result<(), TooMuch> {
             | TokenKind::MlLiteralString => VALUE_BYTES,
             _ => 0,
         };
-        taken.add(TOKEN_BYTES + of_kind, token.span().start())?;
+        taken.add_bytes(TOKEN_BYTES + of_kind, token.span().start())?;
         match token.kind() {
             TokenKind::Newline => is_line_start = true,
             TokenKind::Whitespace => {}
@@ -63,7 +63,7 @@ pub fn check_toml(text: &str, max: u64) -> Result<(), TooMuch> {
 /// # Errors
 /// The position of the first byte beyond the limit.
 pub fn check_json(text: &str) -> Result<(), TooMuch> {
-    let mut taken = Taken {
+    let mut taken = TakenMemory {
         bytes: 0,
         max: MEMORY_MAX,
     };
@@ -74,21 +74,21 @@ pub fn check_json(text: &str) -> Result<(), TooMuch> {
             b'"' => is_string = !is_string,
             b'\\' if is_string => drop(bytes.next()),
             _ if is_string => {}
-            b'{' => taken.add(TABLE_BYTES, at)?,
-            b'[' | b',' | b':' => taken.add(VALUE_BYTES, at)?,
+            b'{' => taken.add_bytes(TABLE_BYTES, at)?,
+            b'[' | b',' | b':' => taken.add_bytes(VALUE_BYTES, at)?,
             _ => {}
         }
     }
     Ok(())
 }
 
-struct Taken {
+struct TakenMemory {
     bytes: u64,
     max: u64,
 }
 
-impl Taken {
-    fn add(&mut self, bytes: u64, at: usize) -> Result<(), TooMuch> {
+impl TakenMemory {
+    fn add_bytes(&mut self, bytes: u64, at: usize) -> Result<(), TooMuch> {
         self.bytes += bytes;
         if self.bytes <= self.max {
             return Ok(());

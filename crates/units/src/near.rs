@@ -8,7 +8,7 @@ const LONGEST: usize = 40;
 const BEGINNING: usize = 3;
 
 /// The most similar of these words, if one is similar enough.
-pub fn nearest<'w>(word: &str, words: impl IntoIterator<Item = &'w str>) -> Option<&'w str> {
+pub fn nearest_word<'w>(word: &str, words: impl IntoIterator<Item = &'w str>) -> Option<&'w str> {
     if word.len() > LONGEST {
         return None;
     }
@@ -46,8 +46,8 @@ mod tests {
             ("", None),
             ("speed", None),
         ] {
-            assert_eq!(nearest(word, words), meant, "{word}");
+            assert_eq!(nearest_word(word, words), meant, "{word}");
         }
-        assert_eq!(nearest(&"rule".repeat(20), words), None);
+        assert_eq!(nearest_word(&"rule".repeat(20), words), None);
     }
 }

@@ -53,7 +53,7 @@ impl Prefix {
                 .ok_or(malformed)?,
             Some(_) => return Err(malformed),
         };
-        let bits = bits(address);
+        let bits = address_bits(address);
         let prefix = if address.is_ipv4() {
             Self::of(bits, MAPPED + length)
         } else {
@@ -71,12 +71,12 @@ impl Prefix {
         Self {
             // ::ffff:10.0.0.0/104 is 10.0.0.0/8.
             ipv4: length >= MAPPED && bits >> 32 == 0xffff,
-            bits: bits & mask(length),
+            bits: bits & prefix_mask(length),
             length,
         }
     }
 
-    /// Whether it is an IPv4 prefix.
+    /// Whether this is an IPv4 prefix.
     pub fn is_ipv4(self) -> bool {
         self.ipv4
     }
@@ -106,24 +106,25 @@ impl Prefix {
     }
 
     /// The prefix cut to a length in the 128-bit form, at most its own.
-    pub fn cut(self, length: u8) -> Self {
+    pub fn cut_to(self, length: u8) -> Self {
         Self {
-            bits: self.bits & mask(length),
+            bits: self.bits & prefix_mask(length),
             length,
             ..self
         }
     }
 
-    /// Whether it contains an address.
+    /// Whether the prefix contains an address.
     pub fn contains(self, address: IpAddr) -> bool {
-        is_ipv4(address) == self.ipv4 && bits(address) & mask(self.length) == self.bits
+        is_ipv4(address) == self.ipv4
+            && address_bits(address) & prefix_mask(self.length) == self.bits
     }
 
-    /// Whether it contains another prefix, or is the same.
+    /// Whether the prefix contains another prefix, or is the same.
     pub fn covers(self, other: Self) -> bool {
         self.ipv4 == other.ipv4
             && self.length <= other.length
-            && other.bits & mask(self.length) == self.bits
+            && other.bits & prefix_mask(self.length) == self.bits
     }
 
     /// Whether the two have an address in common.
@@ -144,7 +145,7 @@ impl std::fmt::Display for Prefix {
 }
 
 /// An address in the 128-bit form.
-pub fn bits(address: IpAddr) -> u128 {
+pub fn address_bits(address: IpAddr) -> u128 {
     match address {
         IpAddr::V4(v4) => v4.to_ipv6_mapped().to_bits(),
         IpAddr::V6(v6) => v6.to_bits(),
@@ -156,8 +157,8 @@ pub fn is_ipv4(address: IpAddr) -> bool {
     address.to_canonical().is_ipv4()
 }
 
-/// This many leading ones.
-pub fn mask(length: u8) -> u128 {
+/// Mask of this many leading ones.
+pub fn prefix_mask(length: u8) -> u128 {
     u128::MAX
         .checked_shl(128 - u32::from(length.min(128)))
         .unwrap_or(0)

@@ -11,7 +11,7 @@ const SYSTEM_DIRECTORIES: [&str; 4] = ["/usr/sbin", "/sbin", "/usr/bin", "/bin"]
 pub const AGENT: &str = "thalweg";
 
 /// The full path of a program, searched on PATH and in the system directories.
-pub fn find(program: &str) -> Option<PathBuf> {
+pub fn find_program(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     find_in(program, std::env::split_paths(&path))
 }
@@ -22,16 +22,18 @@ fn find_in(program: &str, path: impl Iterator<Item = PathBuf>) -> Option<PathBuf
         .find(|candidate| candidate.is_file())
 }
 
-/// The agent's command, `thalweg`: beside this program, else found as [`find`] does.
+/// The agent's command, `thalweg`: beside this program, else found as [`find_program`] does.
 pub fn find_agent() -> Option<PathBuf> {
     let own = std::env::current_exe().ok();
     let beside = own.map(|own| own.with_file_name(AGENT));
-    beside.filter(|file| file.is_file()).or_else(|| find(AGENT))
+    beside
+        .filter(|file| file.is_file())
+        .or_else(|| find_program(AGENT))
 }
 
-/// A command for a program, found as [`find`] does.
-pub fn command(program: &str) -> Command {
-    Command::new(find(program).unwrap_or_else(|| program.into()))
+/// A command for a program, found as [`find_program`] does.
+pub fn program_command(program: &str) -> Command {
+    Command::new(find_program(program).unwrap_or_else(|| program.into()))
 }
 
 #[cfg(test)]

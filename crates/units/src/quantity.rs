@@ -45,8 +45,8 @@ impl fmt::Display for Probability {
 }
 
 impl Probability {
-    fn read(text: &str) -> Option<Self> {
-        grammar::multiple(text, "%").and_then(|percent| Self::from_fraction(percent / 100.0))
+    fn parse_text(text: &str) -> Option<Self> {
+        grammar::parse_multiple(text, "%").and_then(|percent| Self::from_fraction(percent / 100.0))
     }
 }
 
@@ -84,7 +84,7 @@ impl fmt::Display for Rate {
 }
 
 impl Rate {
-    fn read(text: &str) -> Option<Self> {
+    fn parse_text(text: &str) -> Option<Self> {
         let bps = grammar::bits_per_s(text)?;
         (1_000..=1_000_000_000_000)
             .contains(&bps)
@@ -127,11 +127,11 @@ impl fmt::Display for Size {
 }
 
 impl Size {
-    fn read(text: &str) -> Option<Self> {
-        grammar::bytes(text).and_then(Self::checked)
+    fn parse_text(text: &str) -> Option<Self> {
+        grammar::parse_bytes(text).and_then(Self::within_range)
     }
 
-    fn checked(bytes: u64) -> Option<Self> {
+    fn within_range(bytes: u64) -> Option<Self> {
         (1..=4_000_000_000).contains(&bytes).then_some(Self(bytes))
     }
 }
@@ -165,8 +165,8 @@ impl fmt::Display for Seconds {
 }
 
 impl Seconds {
-    fn read(text: &str) -> Option<Self> {
-        let time = grammar::duration(text)?;
+    fn parse_text(text: &str) -> Option<Self> {
+        let time = grammar::parse_duration(text)?;
         let whole = time.subsec_nanos() == 0 && (1..=3600).contains(&time.as_secs());
         whole.then_some(Self(time.as_secs()))
     }
@@ -218,8 +218,8 @@ impl fmt::Display for Delay {
 }
 
 impl Delay {
-    fn read(text: &str) -> Option<Self> {
-        let time = grammar::duration(text)?;
+    fn parse_text(text: &str) -> Option<Self> {
+        let time = grammar::parse_duration(text)?;
         (time <= Duration::from_secs(60)).then_some(Self(time.as_micros() as u64))
     }
 }
@@ -266,7 +266,8 @@ macro_rules! from_text {
             type Err = String;
 
             fn from_str(text: &str) -> Result<Self, String> {
-                Self::read(text).ok_or_else(|| format!("expected {}, found {text:?}", $expected))
+                Self::parse_text(text)
+                    .ok_or_else(|| format!("expected {}, found {text:?}", $expected))
             }
         }
 
@@ -278,7 +279,7 @@ macro_rules! from_text {
                     PATTERN.as_str(),
                     $crate::quantity::Text::<Self> {
                         expected: concat!($expected, $or),
-                        read: Self::read,
+                        read: Self::parse_text,
                         whole: $whole,
                     },
                 )
@@ -307,7 +308,7 @@ from_text!(
     "a size from \"1B\" to \"4000MB\" (units B, kB, MB, GB, KiB, MiB, GiB)",
     grammar::size_pattern,
     ", or a whole number of bytes",
-    Self::checked
+    Self::within_range
 );
 from_text!(
     Seconds,

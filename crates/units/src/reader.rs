@@ -15,20 +15,22 @@ use toml::de::{DeTable, DeValue};
 
 use crate::fault::{Faults, Position, one_line};
 use crate::memory::{MEMORY_MAX, TooMuch, check_toml};
-use crate::near::nearest;
+use crate::near::nearest_word;
 use crate::schema;
 
-pub use asked::{asked, asked_of};
-pub use document::{Document, text};
-pub use leaf::expected;
-pub use value::{NAME, describe, name, name_form, number, quoted, whole};
+pub use asked::{asked_of, schema_of};
+pub use document::{Document, decode_text};
+pub use leaf::expected_form;
+pub use value::{
+    NAME, any_number, describe_value, file_name, name_form, quote_piece, whole_number,
+};
 
 /// Reads the root table of a text with `read`. It may return none only after it has reported a
 /// fault.
 ///
 /// # Errors
 /// All faults, in the order of the text.
-pub fn parse<T>(
+pub fn parse_toml<T>(
     text: &str,
     file: &Path,
     read: impl FnOnce(&mut Table<'_>) -> Option<T>,
@@ -40,7 +42,7 @@ pub fn parse<T>(
     };
     let value = reader.root().and_then(|mut root| {
         let value = read(&mut root);
-        root.finish();
+        root.refuse_unknown_keys();
         value
     });
     value
@@ -127,7 +129,7 @@ impl<'a> Reader<'a> {
             let found = match piece.lines().next() {
                 None | Some("") if end => "the end of the file".to_owned(),
                 None | Some("") => "the end of the line".to_owned(),
-                Some(piece) => quoted(piece),
+                Some(piece) => quote_piece(piece),
             };
             self.fault(span.start, None, found, format!("valid TOML ({message})"));
         }
@@ -160,7 +162,7 @@ impl<'a> Reader<'a> {
             path,
             entries,
             known: Vec::new(),
-            faults_before: self.document.count(),
+            faults_before: self.document.fault_count(),
             kind: None,
             at,
         }
@@ -243,20 +245,20 @@ impl<'s> Table<'s> {
     }
 
     /// Position of the value of a taken key, if it is present.
-    fn place(&self, key: &str) -> Option<usize> {
+    fn value_position(&self, key: &str) -> Option<usize> {
         let known = self.known.iter().find(|known| known.key == key);
         known.and_then(|known| known.at)
     }
 
     /// Whether a taken key is present.
     pub fn has(&self, key: &str) -> bool {
-        self.place(key).is_some()
+        self.value_position(key).is_some()
     }
 
     /// Reports a fault of a taken key that shows only in comparison with other values.
     pub fn wrong(&self, key: &str, found: impl Into<String>, expected: impl Into<String>) {
         self.fault(
-            self.place(key).unwrap_or(self.at),
+            self.value_position(key).unwrap_or(self.at),
             Some(key),
             found,
             expected,
@@ -264,26 +266,26 @@ impl<'s> Table<'s> {
     }
 
     /// Adds faults of another file that this one names.
-    pub fn add(&self, faults: Faults) {
+    pub fn add_faults(&self, faults: Faults) {
         faults
             .0
             .into_iter()
-            .for_each(|it| self.reader.document.add(it));
+            .for_each(|it| self.reader.document.add_fault(it));
     }
 
     /// Whether no fault was found since the start of this table. Only then can its values be
     /// compared with each other.
     pub fn is_sound(&self) -> bool {
-        self.reader.document.count() == self.faults_before
+        self.reader.document.fault_count() == self.faults_before
     }
 
     /// Takes an optional value, as its type reads it.
     pub fn value<T: DeserializeOwned>(&mut self, key: &'static str) -> Option<T> {
-        self.tell(key, asked::form::<T>);
+        self.declare_key(key, asked::form_of::<T>);
         let value = self.take(key)?;
-        let read = leaf::read(value.get_ref());
+        let read = leaf::read_value(value.get_ref());
         read.map_err(|expected| {
-            let found = describe(value.get_ref());
+            let found = describe_value(value.get_ref());
             self.fault(value.span().start, Some(key), found, expected);
         })
         .ok()
@@ -292,9 +294,9 @@ impl<'s> Table<'s> {
     /// Takes a required value, as its type reads it.
     pub fn needed<T: DeserializeOwned>(&mut self, key: &'static str) -> Option<T> {
         let value = self.value(key);
-        self.tell_required(key);
+        self.declare_required(key);
         if !self.has(key) {
-            self.fault(self.at, Some(key), "nothing", expected::<T>());
+            self.fault(self.at, Some(key), "nothing", expected_form::<T>());
         }
         value
     }
@@ -303,7 +305,7 @@ impl<'s> Table<'s> {
     pub fn count(&mut self, key: &'static str, range: RangeInclusive<u32>) -> Option<u32> {
         let expected = format!("a whole number from {} to {}", range.start(), range.end());
         let within = |value: &DeValue<'_>| {
-            let number = u32::try_from(whole(value)?).ok()?;
+            let number = u32::try_from(whole_number(value)?).ok()?;
             range.contains(&number).then_some(number)
         };
         self.optional(key, within, &expected, || schema::whole(range.clone()))
@@ -313,7 +315,7 @@ impl<'s> Table<'s> {
     pub fn needed_count(&mut self, key: &'static str, range: RangeInclusive<u32>) -> Option<u32> {
         let (least, most) = (*range.start(), *range.end());
         let number = self.count(key, range);
-        self.tell_required(key);
+        self.declare_required(key);
         if !self.has(key) {
             let expected = format!("a whole number from {least} to {most}");
             self.fault(self.at, Some(key), "nothing", expected);
@@ -322,7 +324,7 @@ impl<'s> Table<'s> {
     }
 
     /// Takes `kind`, on which the other keys depend; the default is one of its values.
-    pub fn kind<T: DeserializeOwned>(&mut self, default: Option<&str>) -> Option<T> {
+    pub fn take_kind<T: DeserializeOwned>(&mut self, default: Option<&str>) -> Option<T> {
         if let Some(asked) = self.asked_kind(default) {
             return Some(asked);
         }
@@ -331,15 +333,15 @@ impl<'s> Table<'s> {
         match default {
             Some(default) if !self.entries.contains_key("kind") => {
                 self.take("kind");
-                leaf::read(&DeValue::String(default.into())).ok()
+                leaf::read_value(&DeValue::String(default.into())).ok()
             }
             _ => self.needed("kind"),
         }
     }
 
     /// Takes a list of tables, `[[key]]`, each with its number as label.
-    pub fn tables(&mut self, key: &'static str) -> Vec<Table<'s>> {
-        if let Some(blank) = self.blank(key, true) {
+    pub fn take_tables(&mut self, key: &'static str) -> Vec<Table<'s>> {
+        if let Some(blank) = self.blank_table(key, true) {
             return vec![blank];
         }
         let value = self.take(key);
@@ -363,7 +365,7 @@ impl<'s> Table<'s> {
                     let label = format!("{key} {}: ", place + 1);
                     tables.push(self.reader.table(label, String::new(), entries, at));
                 }
-                other => self.fault(at, Some(key), describe(&other), &*expected),
+                other => self.fault(at, Some(key), describe_value(&other), &*expected),
             }
         }
         tables
@@ -389,8 +391,8 @@ impl<'s> Table<'s> {
     }
 
     /// Takes a table.
-    pub fn sub(&mut self, key: &'static str) -> Option<Table<'s>> {
-        if let Some(blank) = self.blank(key, false) {
+    pub fn take_table(&mut self, key: &'static str) -> Option<Table<'s>> {
+        if let Some(blank) = self.blank_table(key, false) {
             return Some(blank);
         }
         let value = self.take(key);
@@ -407,11 +409,11 @@ impl<'s> Table<'s> {
                 at,
             )),
             other => {
-                let expected = match self.header(key) {
+                let expected = match self.header_of(key) {
                     header if header == key => "a table".to_owned(),
                     header => format!("a table, {header}"),
                 };
-                self.fault(at, Some(key), describe(&other), expected);
+                self.fault(at, Some(key), describe_value(&other), expected);
                 None
             }
         }
@@ -419,7 +421,7 @@ impl<'s> Table<'s> {
 
     /// Takes a table; an absent one is empty.
     pub fn sub_or_empty(&mut self, key: &'static str) -> Table<'s> {
-        self.sub(key).unwrap_or_else(|| {
+        self.take_table(key).unwrap_or_else(|| {
             let path = format!("{}{key}.", self.path);
             let label = self.label.clone();
             self.reader.table(label, path, DeTable::new(), self.at)
@@ -428,10 +430,10 @@ impl<'s> Table<'s> {
 
     /// Takes a required table.
     pub fn needed_sub(&mut self, key: &'static str) -> Option<Table<'s>> {
-        let table = self.sub(key);
-        self.tell_required(key);
+        let table = self.take_table(key);
+        self.declare_required(key);
         if !self.has(key) {
-            let expected = format!("a table, {}", self.header(key));
+            let expected = format!("a table, {}", self.header_of(key));
             self.fault(self.at, Some(key), "nothing", expected);
         }
         table
@@ -445,11 +447,11 @@ impl<'s> Table<'s> {
         expected: &str,
         form: impl FnOnce() -> Value,
     ) -> Option<T> {
-        self.tell(key, form);
-        self.taken(key, parse, expected)
+        self.declare_key(key, form);
+        self.take_parsed(key, parse, expected)
     }
 
-    fn taken<T>(
+    fn take_parsed<T>(
         &mut self,
         key: &'static str,
         parse: impl Fn(&DeValue<'_>) -> Option<T>,
@@ -458,7 +460,7 @@ impl<'s> Table<'s> {
         let value = self.take(key)?;
         let parsed = parse(value.get_ref());
         if parsed.is_none() {
-            let found = describe(value.get_ref());
+            let found = describe_value(value.get_ref());
             self.fault(value.span().start, Some(key), found, expected);
         }
         parsed
@@ -473,8 +475,8 @@ impl<'s> Table<'s> {
         expected: &str,
         form: impl FnOnce() -> Value,
     ) -> Option<T> {
-        self.tell(key, form);
-        self.tell_required(key);
+        self.declare_key(key, form);
+        self.declare_required(key);
         if !self.entries.contains_key(key) {
             self.take(key);
             self.fault(
@@ -486,7 +488,7 @@ impl<'s> Table<'s> {
             return None;
         }
         // The form has been told.
-        self.taken(key, parse, expected)
+        self.take_parsed(key, parse, expected)
     }
 
     /// Takes one value or a list of them. `parse` may return a more precise expectation; `form` is
@@ -499,7 +501,7 @@ impl<'s> Table<'s> {
         parse: impl Fn(&DeValue<'_>) -> Result<T, Option<String>>,
         form: impl Fn() -> Value,
     ) -> Vec<T> {
-        self.tell(key, || {
+        self.declare_key(key, || {
             schema::any_of([form(), schema::list(form(), 1..=most, false)])
         });
         let Some(value) = self.take(key) else {
@@ -524,7 +526,7 @@ impl<'s> Table<'s> {
                 Ok(parsed) => all.push(parsed),
                 Err(better) => {
                     let expected = better.as_deref().unwrap_or(expected);
-                    self.fault(at, Some(key), describe(item.get_ref()), expected);
+                    self.fault(at, Some(key), describe_value(item.get_ref()), expected);
                 }
             }
         }
@@ -540,17 +542,17 @@ impl<'s> Table<'s> {
         fault: impl Fn(&T) -> Option<String>,
     ) -> Vec<T> {
         let read = |value: &DeValue<'_>| {
-            let value: T = leaf::read(value).map_err(Some)?;
+            let value: T = leaf::read_value(value).map_err(Some)?;
             match fault(&value) {
                 Some(expected) => Err(Some(expected)),
                 None => Ok(value),
             }
         };
-        self.list(key, most, &expected::<T>(), read, asked::form::<T>)
+        self.list(key, most, &expected_form::<T>(), read, asked::form_of::<T>)
     }
 
     /// The header of a table within this one.
-    fn header(&self, key: &str) -> String {
+    fn header_of(&self, key: &str) -> String {
         if self.label.is_empty() && self.path.is_empty() {
             format!("[{key}]")
         } else {
@@ -559,7 +561,7 @@ impl<'s> Table<'s> {
     }
 
     /// Refuses the keys that were not taken.
-    pub fn finish(&mut self) {
+    pub fn refuse_unknown_keys(&mut self) {
         let known = self.known.clone();
         let kind = match &self.kind {
             Some(kind) => format!(" with kind {kind:?}"),
@@ -569,16 +571,16 @@ impl<'s> Table<'s> {
             .iter()
             .map(|known| match known.form {
                 Form::Value => known.key.to_owned(),
-                Form::Table => self.header(known.key),
+                Form::Table => self.header_of(known.key),
                 Form::Tables => format!("[[{}]]", known.key),
             })
             .collect();
         for (name, at, _) in self.drain() {
             let mut expected = format!("one of {}{kind}", names.join(", "));
-            if let Some(near) = nearest(&name, known.iter().map(|known| known.key)) {
+            if let Some(near) = nearest_word(&name, known.iter().map(|known| known.key)) {
                 expected += &format!("; perhaps `{near}`");
             }
-            let found = format!("the unknown key {}", quoted(&name));
+            let found = format!("the unknown key {}", quote_piece(&name));
             self.fault(at, None, found, expected);
         }
     }

@@ -43,7 +43,7 @@ pub fn words<T: Display>(words: impl IntoIterator<Item = T>) -> Form {
     json!({ "type": "string", "enum": words })
 }
 
-/// This value alone.
+/// The schema of one value.
 pub fn only(value: impl Into<Value>) -> Form {
     json!({ "const": value.into() })
 }
@@ -129,7 +129,7 @@ pub fn table(keys: impl IntoIterator<Item = (String, Value)>, required: &[&str])
 }
 
 /// The form with a text for its user.
-pub fn described(mut form: Value, text: &str) -> Form {
+pub fn with_description(mut form: Value, text: &str) -> Form {
     form["description"] = json!(text);
     form
 }
@@ -146,7 +146,7 @@ pub fn with_default(mut form: Value, default: &str) -> Form {
 }
 
 /// The schema as the text of a file: `title` says of what.
-pub fn file(title: &str, mut schema: Value) -> String {
+pub fn schema_file(title: &str, mut schema: Value) -> String {
     schema["$schema"] = json!(DIALECT);
     schema["title"] = json!(title);
     format!("{schema:#}\n")

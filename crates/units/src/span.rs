@@ -27,7 +27,7 @@ impl Span {
 }
 
 impl Span {
-    fn read(text: &str) -> Option<Self> {
+    fn parse_text(text: &str) -> Option<Self> {
         let ps = grammar::time_ps(text)?;
         // An hour.
         (ps <= 3_600_000_000_000_000).then_some(Self(ps as u64))

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use thalweg_units::address::{Nat64, is_link_local, is_loopback};
-use thalweg_units::prefix::{Prefix, bits, is_ipv4};
+use thalweg_units::prefix::{Prefix, address_bits, is_ipv4};
 use thalweg_units::random::Random;
 
 /// Compiles `address.c` into a directory; the program.
@@ -93,11 +93,11 @@ fn addresses_of_the_kernel_and_of_rust_have_one_form() {
     assert_eq!(answers.lines().count(), addresses.len());
     let mut unwrapped = 0;
     for (address, answer) in addresses.iter().zip(answers.lines()) {
-        let form = nat64.unwrap(IpAddr::V6(*address));
+        let form = nat64.unwrap_address(IpAddr::V6(*address));
         unwrapped += usize::from(form.is_ipv4() && address.to_ipv4_mapped().is_none());
         let expected = format!(
             "{:032x} {} {} {}",
-            bits(form),
+            address_bits(form),
             u8::from(is_ipv4(form)),
             u8::from(is_loopback(form)),
             u8::from(is_link_local(form))

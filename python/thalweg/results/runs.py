@@ -49,7 +49,7 @@ OWN_KERNEL = ("", "host", "link", "auto")
 #: Backends on which a kernel that is a process is measured.
 KERNEL_IN_PROCESS = ("uml", "virtual", "auto")
 
-#: Directories of system programs, which PATH may lack (``thalweg_units::program::find``).
+#: Directories of system programs, which PATH may lack (``thalweg_units::program::find_program``).
 SYSTEM_DIRECTORIES = ("/usr/sbin", "/sbin", "/usr/bin", "/bin")
 
 

@@ -67,8 +67,8 @@ impl Operations {
         let identity = Identity::Nkey(fleet.join("operator.nk"));
         let mut settings = Settings::new(servers.to_vec(), name, identity);
         settings.ca = Some(fleet.join("ca.pem"));
-        settings.pace.patience = PATIENCE;
-        let key = SigningKey::read(&fleet.join("policy.nk"))?;
+        settings.pace.timeout = PATIENCE;
+        let key = SigningKey::read_file(&fleet.join("policy.nk"))?;
         let mut listens = light::settings(fleet, LISTENER, servers)?;
         listens.pace.look = Duration::from_secs(1);
         let file = Path::new("/run/netns").join(namespace);
@@ -173,7 +173,7 @@ fn answer(
     // Each bucket has a leader of its own, and an agent needs all of them.
     operator.make_all(limits).ok()?;
     let all = Name::all();
-    let found = operator.policies().ok()?.remove(&all);
+    let found = operator.last_policies().ok()?.remove(&all);
     let last = found.map(|found| found.unverified().number);
     if let Some(number) = last {
         // Also one whose confirmation was lost.
@@ -185,7 +185,7 @@ fn answer(
     }
     if Instant::now() >= *next && common.publishes.load(Ordering::Relaxed) {
         let number = operator
-            .publish(
+            .publish_policy(
                 &all,
                 &super::real::policy(last.unwrap_or_default()),
                 1_000_000,
@@ -204,7 +204,7 @@ fn answer(
 }
 
 fn hear(listener: &Fleet, common: &Common) {
-    for incoming in listener.take(LOOK) {
+    for incoming in listener.take_messages(LOOK) {
         let Incoming::Priors { priors, .. } = incoming else {
             continue;
         };

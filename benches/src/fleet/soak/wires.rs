@@ -23,7 +23,7 @@ impl Wires {
     pub fn new(ends: usize) -> Result<Self> {
         let name = format!("{PREFIX}{}-soak", std::process::id());
         let hub = format!("{name}-hub");
-        let ip = |words: String| tool::run("ip", &words);
+        let ip = |words: String| tool::run_tool("ip", &words);
         ip(format!("netns add {hub}"))?;
         let mut wires = Self {
             hub,
@@ -60,7 +60,7 @@ impl Wires {
     /// Joins an end, or cuts its link.
     pub fn set(&self, end: usize, up: bool) -> Result<()> {
         let word = if up { "up" } else { "down" };
-        Ok(tool::run(
+        Ok(tool::run_tool(
             "ip",
             &format!("-n {} link set end{end} {word}", self.hub),
         )?)
@@ -70,7 +70,7 @@ impl Wires {
 impl Drop for Wires {
     fn drop(&mut self) {
         for namespace in self.ends.iter().chain([&self.hub]) {
-            if let Err(why) = tool::run("ip", &format!("netns delete {namespace}")) {
+            if let Err(why) = tool::run_tool("ip", &format!("netns delete {namespace}")) {
                 eprintln!("{why}");
             }
         }

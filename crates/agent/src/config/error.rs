@@ -10,7 +10,7 @@ pub enum ConfigError {
     #[error(transparent)]
     Read(#[from] ReadError),
     /// The text is malformed, or values are not allowed.
-    #[error("{}", .0.first("thalweg config check"))]
+    #[error("{}", .0.first_fault("thalweg config check"))]
     Invalid(Faults),
     /// A file that the configuration names cannot be used.
     #[error("{why}")]

@@ -14,9 +14,11 @@ use std::time::Duration;
 
 use thalweg_learner::window;
 use thalweg_units::grammar::{self, duration_text, is_congestion_control, size_text};
-use thalweg_units::reader::{self, Document, Reader, Table, describe, number, whole};
+use thalweg_units::reader::{
+    self, Document, Reader, Table, any_number, describe_value, whole_number,
+};
 use thalweg_units::schema::{self, Form};
-use thalweg_units::{Faults, nearest};
+use thalweg_units::{Faults, nearest_word};
 use toml::Spanned;
 use toml::de::DeValue;
 
@@ -123,7 +125,7 @@ impl<'a> Source<'a> {
                 table,
             };
             let value = read(&mut root);
-            root.table.finish();
+            root.table.refuse_unknown_keys();
             value
         });
         match value.filter(|_| self.document.is_clean()) {
@@ -146,7 +148,7 @@ impl<'s> Section<'s> {
             table: self.table.sub_or_empty(name),
         };
         let value = read(&mut section);
-        section.table.finish();
+        section.table.refuse_unknown_keys();
         value
     }
 
@@ -181,7 +183,7 @@ impl<'s> Section<'s> {
         let expected = format!("a whole number from {} to {}", range.start(), range.end());
         let form = schema::whole(range.clone());
         let read = self.take(key, &expected, form, default, T::to_string, |value| {
-            whole(value)
+            whole_number(value)
                 .and_then(|value| T::try_from(value).ok())
                 .filter(|value| range.contains(value))
         });
@@ -201,7 +203,7 @@ impl<'s> Section<'s> {
             |value| match text(value) {
                 Some("auto") => Some(None),
                 Some(_) => None,
-                None => u64::try_from(whole(value)?).ok().map(Some),
+                None => u64::try_from(whole_number(value)?).ok().map(Some),
             },
         );
         read.value
@@ -212,7 +214,7 @@ impl<'s> Section<'s> {
         let show = |value: &f64| format!("{value:?}");
         let form = schema::number(range.clone());
         let read = self.take(key, &expected, form, default, show, |value| {
-            number(value).filter(|number| range.contains(number))
+            any_number(value).filter(|number| range.contains(number))
         });
         read.value
     }
@@ -228,7 +230,7 @@ impl<'s> Section<'s> {
         let read = self.take(key, &expected, form, None, show, |value| {
             match text(value) {
                 Some("auto") => Some(None),
-                _ => number(value)
+                _ => any_number(value)
                     .filter(|value| range.contains(value))
                     .map(Some),
             }
@@ -255,9 +257,11 @@ impl<'s> Section<'s> {
         let show = |value: &Duration| format!("\"{}\"", duration_text(*value));
         let expected = (expected.as_str(), &*format!(" (units {})", grammar::TIMES));
         let read = self.take_with_hint(key, expected, schema::time(), default, show, |value| {
-            text(value).and_then(grammar::duration).filter(|duration| {
-                range.contains(duration) || (zero.is_some() && duration.is_zero())
-            })
+            text(value)
+                .and_then(grammar::parse_duration)
+                .filter(|duration| {
+                    range.contains(duration) || (zero.is_some() && duration.is_zero())
+                })
         });
         read.value
     }
@@ -281,7 +285,7 @@ impl<'s> Section<'s> {
         let expected = (expected.as_str(), &*format!(" (units {})", grammar::SIZES));
         self.take_with_hint(key, expected, schema::size(), default, show, |value| {
             text(value)
-                .and_then(grammar::bytes)
+                .and_then(grammar::parse_bytes)
                 .filter(|size| range.contains(size) && (!power_of_two || size.is_power_of_two()))
         })
     }
@@ -298,7 +302,9 @@ impl<'s> Section<'s> {
                 .unwrap_or_default()
         };
         let near = match self.table.peek(key.0) {
-            Some(DeValue::String(found)) => nearest(found, words.iter().map(|(word, _)| *word)),
+            Some(DeValue::String(found)) => {
+                nearest_word(found, words.iter().map(|(word, _)| *word))
+            }
             _ => None,
         };
         let hint = near.map_or_else(String::new, |near| format!("; perhaps \"{near}\""));
@@ -466,7 +472,7 @@ impl<'s> Section<'s> {
                 return Err(vec![Wrong::new(value, &*expected)]);
             }
             let arm = |item: &Spanned<DeValue<'_>>| {
-                let segments = whole(item.get_ref()).and_then(|it| u32::try_from(it).ok());
+                let segments = whole_number(item.get_ref()).and_then(|it| u32::try_from(it).ok());
                 segments.and_then(window::window_arm).ok_or_else(|| {
                     let each = format!("an even number from {} to {}", window::LEAST, window::MOST);
                     Wrong::new(item, each)
@@ -531,7 +537,7 @@ impl<'s> Section<'s> {
         let default_text = show(&default);
         let (key, words) = key;
         self.table
-            .tell(key, || schema::with_default(form, &default_text));
+            .declare_key(key, || schema::with_default(form, &default_text));
         let value = self.table.take(key);
         let at = value.as_ref().map(|value| value.span().start);
         let (value, is_sound) = match value.map(|value| parse(&value)) {
@@ -576,7 +582,7 @@ impl Wrong {
     fn new(value: &Spanned<DeValue<'_>>, expected: impl Into<String>) -> Self {
         Self {
             at: value.span().start,
-            found: describe(value.get_ref()),
+            found: describe_value(value.get_ref()),
             expected: expected.into(),
         }
     }

@@ -463,7 +463,7 @@ impl DesiredState {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test may fail by unwrap")]
     use super::*;
-    use thalweg_fleet::wire::policy::turn;
+    use thalweg_fleet::wire::policy::canary_turn;
 
     fn name(text: &str) -> Name {
         Name::new(text).unwrap()
@@ -512,7 +512,7 @@ mod tests {
 
     #[test]
     fn a_canary_waits_elsewhere_and_is_in_force_for_all_later() {
-        let mine = turn(&name("web1"), &name("all"));
+        let mine = canary_turn(&name("web1"), &name("all"));
         let (mut desired, mut present) = (DesiredState::default(), None);
         take(&mut desired, policy("all", 1, ALL_PPM, "a"));
         assert!(matches!(run(&mut desired, &mut present), Action::Apply(..)));
@@ -577,7 +577,7 @@ mod tests {
 
     #[test]
     fn canary_for_others_after_a_removal_for_all_keeps_the_removal() {
-        let mine = turn(&name("web1"), &name("all"));
+        let mine = canary_turn(&name("web1"), &name("all"));
         let (mut desired, mut present) = (DesiredState::default(), None);
         take(&mut desired, policy("all", 1, ALL_PPM, "a"));
         run(&mut desired, &mut present);
@@ -590,7 +590,7 @@ mod tests {
 
     #[test]
     fn canary_for_others_after_a_policy_for_all_applies_the_policy() {
-        let mine = turn(&name("web1"), &name("all"));
+        let mine = canary_turn(&name("web1"), &name("all"));
         let (mut desired, mut present) = (DesiredState::default(), None);
         take(&mut desired, policy("all", 1, ALL_PPM, "a"));
         run(&mut desired, &mut present);
@@ -638,7 +638,7 @@ mod tests {
 
     #[test]
     fn refusal_of_an_earlier_policy_is_none_of_a_canary_for_others() {
-        let mine = turn(&name("web1"), &name("all"));
+        let mine = canary_turn(&name("web1"), &name("all"));
         let (mut desired, mut present) = (DesiredState::default(), None);
         take(&mut desired, policy("all", 2, ALL_PPM, "a"));
         take(&mut desired, policy("all", 3, mine, "b"));
@@ -679,7 +679,7 @@ mod tests {
         // The file was lost. There is no server; or only a policy that others take first.
         let (mut desired, mut present) = (DesiredState::default(), Some((name("all"), 7)));
         assert_eq!(run(&mut desired, &mut present), Action::Nothing);
-        let mine = turn(&name("web1"), &name("all"));
+        let mine = canary_turn(&name("web1"), &name("all"));
         take(&mut desired, policy("all", 8, mine, "b"));
         assert_eq!(run(&mut desired, &mut present), Action::Nothing);
         take(&mut desired, policy("all", 9, ALL_PPM, ""));

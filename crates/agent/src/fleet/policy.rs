@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow};
 use serde::{Deserialize, Serialize};
 use thalweg_control::policy::history::{Entry, History};
-use thalweg_control::policy::{How, Place, Report};
+use thalweg_control::policy::{ApplyOptions, PolicyPaths, Report};
 use thalweg_fleet::Name;
 use thalweg_fleet::wire::{Policy, Progress};
 use thalweg_units::file::{self, Draft, ReadError};
@@ -43,7 +43,7 @@ pub struct Policies {
     /// Labels by rank: the first that has a policy wins.
     labels: Vec<Name>,
     file: PathBuf,
-    place: Place,
+    place: PolicyPaths,
     history: History,
     /// Whether nothing is set, and matches are only counted.
     dry_run: bool,
@@ -61,7 +61,13 @@ pub struct Policies {
 
 impl Policies {
     /// Reads the desired state. If the file cannot be read, the fleet is asked again.
-    pub fn new(agent: Name, labels: Vec<Name>, state: &Path, place: Place, dry_run: bool) -> Self {
+    pub fn new(
+        agent: Name,
+        labels: Vec<Name>,
+        state: &Path,
+        place: PolicyPaths,
+        dry_run: bool,
+    ) -> Self {
         let file = state.join("fleet.json");
         let (mut desired, unread) = match load(&file) {
             Ok(desired) => (desired, None),
@@ -213,7 +219,7 @@ impl Policies {
     fn apply(&self, label: &Name, wanted: &Wanted) -> Result<()> {
         let file = file_of(label, wanted.number);
         let compiled = compile(&wanted.text, &file)?;
-        let how = How {
+        let how = ApplyOptions {
             dry_run: self.dry_run,
             existing: false,
         };
@@ -239,7 +245,7 @@ impl Policies {
         let Some(((label, number), _)) = self.present()? else {
             return Ok(());
         };
-        let Some(report) = Report::read(&self.place.pin, &self.history)? else {
+        let Some(report) = Report::read_counters(&self.place.pin, &self.history)? else {
             return Ok(());
         };
         let Some(mut why) = fault_of(&report) else {
@@ -251,7 +257,7 @@ impl Policies {
             return Ok(());
         };
         let taken_back = match entry.previous {
-            Some(_) => match self.history.rollback_if(&self.place, entry.number) {
+            Some(_) => match self.history.roll_back_if(&self.place, entry.number) {
                 // A full disk has no room for the one before. Its removal needs none.
                 Err(error) if self.is_in_force(entry.number)? => {
                     why = format!(
@@ -275,7 +281,7 @@ impl Policies {
         tracing::warn!("policy {number} of label {label} is taken back: {why}");
         let now = match self.history.in_force(&self.place.pin)? {
             None => None,
-            Some(entry) => Some((which(&entry), self.history.text(entry.number)?)),
+            Some(entry) => Some((which(&entry), self.history.read_text(entry.number)?)),
         };
         let is_local = matches!(&now, Some((None, _)));
         let now = now
@@ -297,7 +303,7 @@ impl Policies {
             return Ok(None);
         };
         if entry.file.as_os_str().is_empty()
-            && let Err(error) = self.history.entry(entry.number)
+            && let Err(error) = self.history.read_entry(entry.number)
         {
             if is_absent(&error) {
                 return Ok(self.desired.present_as(entry.number));
@@ -325,7 +331,7 @@ impl Policies {
 }
 
 fn load(file: &Path) -> Result<DesiredState> {
-    let bytes = match file::read(file, FILE_MAX) {
+    let bytes = match file::read_bytes(file, FILE_MAX) {
         Err(error) if ReadError::is_absent(&error) => return Ok(DesiredState::default()),
         read => read?,
     };
@@ -372,7 +378,7 @@ fn fault_of(report: &Report) -> Option<String> {
 fn compile(text: &str, file: &Path) -> Result<thalweg_policy::Compiled> {
     let compiled = thalweg_policy::Policy::parse(text.as_bytes(), file)
         .and_then(|policy| policy.compile())
-        .map_err(|faults| anyhow!("{}", faults.first("thalweg policy check")))?;
+        .map_err(|faults| anyhow!("{}", faults.first_fault("thalweg policy check")))?;
     match compiled.machine_bound() {
         Some(why) => Err(anyhow!("{}: {why}", file.display())),
         None => Ok(compiled),

@@ -214,7 +214,11 @@ mod tests {
             shards: 0.0,
             status: all as f64,
         };
-        assert!(load.agent().bytes() <= 50_000.0, "{:?}", load.agent());
+        assert!(
+            load.agent_traffic().bytes() <= 50_000.0,
+            "{:?}",
+            load.agent_traffic()
+        );
     }
 
     #[test]
@@ -241,7 +245,7 @@ mod tests {
         let mut state = State::default();
         let mut before = BTreeMap::new();
         assert!(faults(&state, &mut before, now).is_empty());
-        let fault = |kind, text: &str| thalweg_fleet::Told {
+        let fault = |kind, text: &str| thalweg_fleet::ReportedFault {
             fault: Fault {
                 kind,
                 text: text.to_owned(),

@@ -122,7 +122,7 @@ impl Shared {
         let suspended = self.gain(|gain| gain.rules.suspended(now_ms, reverts));
         if let Some(policy) = self.gain(|gain| gain.rules.policy().cloned()) {
             let keys: BTreeSet<u64> = suspended.iter().map(|(_, key, _)| *key).collect();
-            policy.suspend(&self.kernel.setup().pin, policies, &keys)?;
+            policy.suspend_rules(&self.kernel.setup().pin, policies, &keys)?;
         }
         if suspended.is_empty() {
             self.problem("suspended", None);
@@ -242,7 +242,7 @@ impl Shared {
         self.adopt_policy(policies)?;
         let pin = &self.kernel.setup().pin;
         let lost = match self.gain(|gain| gain.rules.policy().cloned()) {
-            Some(policy) => policy.lost(pin)?,
+            Some(policy) => policy.lost_outcomes(pin)?,
             None => 0,
         };
         let now_ms = self.store(|store| Ok(store.now_ms(Moment::now())))?;

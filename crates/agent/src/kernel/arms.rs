@@ -124,7 +124,8 @@ impl ArmTable {
         let bytes = map
             .lookup(&0u32.to_ne_bytes(), MapFlags::ANY)?
             .context("empty arm table")?;
-        let table = earlier::arms(&bytes).context("the arm table has an unexpected size")?;
+        let table =
+            earlier::convert_arms(&bytes).context("the arm table has an unexpected size")?;
         let slots = std::array::from_fn(|index| {
             let arm = &table.arms[index];
             let name = arm_name(&arm.name);

@@ -156,12 +156,12 @@ impl Carried {
         };
         let map = MapHandle::from_pinned_path(pin.join(names::HOSTS))?;
         let mut hosts = Vec::new();
-        batch::walk(&map, |key, value| {
+        batch::visit_entries(&map, |key, value| {
             let key: raw::thalweg_host_key =
                 from_bytes(key).context("a host's key has an unexpected size")?;
             let key = key_from_raw(&key);
             // A record that is being written is taken from the store.
-            hosts.extend(earlier::host(version, key.tag(), value).map(|host| (key, host)));
+            hosts.extend(earlier::convert_host(version, key.tag(), value).map(|host| (key, host)));
             Ok(())
         })?;
         tracing::info!(
@@ -195,10 +195,10 @@ fn conns(version: u32, pin: &Path) -> Result<Vec<(u32, raw::thalweg_conn)>> {
     if map.max_entries() != raw::THALWEG_CONNECTIONS {
         return Ok(found);
     }
-    batch::walk(&map, |slot, value| {
+    batch::visit_entries(&map, |slot, value| {
         let slot = slot.try_into().map(u32::from_ne_bytes);
         let slot = slot.context("a slot has an unexpected size")?;
-        let conn = earlier::conn(version, value).filter(|conn| conn.cookie != 0);
+        let conn = earlier::convert_conn(version, value).filter(|conn| conn.cookie != 0);
         found.extend(conn.map(|conn| (slot, conn)));
         Ok(())
     })?;

@@ -14,7 +14,7 @@ use thalweg_bpf_objects::names::learn::maps as names;
 use thalweg_bpf_types::raw;
 use thalweg_control::attempts::Attempts;
 use thalweg_control::learner::LINKS;
-use thalweg_control::links::{self, Attachment, Fault};
+use thalweg_control::links::{self, Attachment, LinkProblem};
 use thalweg_control::{object, pins, privileges, system};
 
 use super::{Kernel, pins::MAPS};
@@ -43,7 +43,7 @@ impl Loaded {
     /// The programs of [`LINKS`].
     pub(super) fn all(object: &Object) -> Result<[Self; 2]> {
         let load = |(name, file, hook)| -> Result<Self> {
-            let program = object::program(object, name)?;
+            let program = object::find_program(object, name)?;
             Ok(Self {
                 name,
                 file,
@@ -144,8 +144,8 @@ impl Kernel {
             return Ok(PutBack::default());
         }
         let pin = &self.setup.pin;
-        privileges::raised(|| system::ensure_bpffs(pin))?;
-        pins::make(pin, true)?;
+        privileges::with_raised(|| system::ensure_bpffs(pin))?;
+        pins::create_directory(pin, true)?;
         follow()?;
         self.pin_again(&look, &mut attempts);
         let is_reattached = self.attach_again(&mut attempts);
@@ -188,10 +188,10 @@ impl Kernel {
     fn look_at_programs(&self, cgroup: &File, look: &mut Look) {
         for program in &self.programs {
             let pin = self.setup.pin.join(program.file);
-            match program.at(&pin).fault(cgroup) {
+            match program.at(&pin).find_problem(cgroup) {
                 Ok(None) => look.attached.push(program.name),
-                Ok(Some(Fault::Detached(text))) => look.note(PROGRAMS, text),
-                Ok(Some(Fault::Unpinned(text))) => {
+                Ok(Some(LinkProblem::Detached(text))) => look.note(PROGRAMS, text),
+                Ok(Some(LinkProblem::Unpinned(text))) => {
                     look.attached.push(program.name);
                     look.note(PINS, text);
                 }
@@ -263,13 +263,13 @@ impl Kernel {
     fn pin_again(&self, look: &Look, attempts: &mut Attempts) {
         let mut pinned = Vec::new();
         for name in &look.unpinned {
-            match links::pin(self.map(name).as_fd(), &self.setup.pin.join(name)) {
+            match links::pin_object(self.map(name).as_fd(), &self.setup.pin.join(name)) {
                 Ok(()) => pinned.push(*name),
-                Err(error) => attempts.refuse(&error),
+                Err(error) => attempts.record_refusal(&error),
             }
         }
         if !pinned.is_empty() {
-            attempts.note(Ok(Some(format!("pinned again: {}", pinned.join(", ")))));
+            attempts.record_outcome(Ok(Some(format!("pinned again: {}", pinned.join(", ")))));
         }
     }
 
@@ -286,7 +286,8 @@ impl Kernel {
             is_new |= matches!(&attached, Ok(Some(what)) if *what == ATTACHED);
             let name = program.name;
             let attached = attached.with_context(|| name);
-            attempts.note(attached.map(|what| what.map(|what| format!("{what}: {name}"))));
+            attempts
+                .record_outcome(attached.map(|what| what.map(|what| format!("{what}: {name}"))));
         }
         is_new
     }
@@ -303,13 +304,13 @@ impl Kernel {
 /// Restores the missing parts of an attachment. Returns the kind of repair; `None`: nothing was
 /// missing.
 fn put_back(attachment: Attachment<'_>, cgroup: &File) -> Result<Option<&'static str>> {
-    let what = match attachment.fault(cgroup)? {
+    let what = match attachment.find_problem(cgroup)? {
         None => return Ok(None),
-        Some(Fault::Unpinned(_)) => "pinned again",
-        Some(Fault::Detached(_)) => ATTACHED,
+        Some(LinkProblem::Unpinned(_)) => "pinned again",
+        Some(LinkProblem::Detached(_)) => ATTACHED,
     };
     attachment.put_back(cgroup)?;
-    let left = attachment.fault(cgroup)?;
+    let left = attachment.find_problem(cgroup)?;
     ensure!(left.is_none(), "not attached");
     Ok(Some(what))
 }

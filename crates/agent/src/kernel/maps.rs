@@ -9,7 +9,8 @@ use anyhow::{Context, Result};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use thalweg_bpf_objects::names::learn::maps as names;
 use thalweg_bpf_types::{
-    Copied, bytes_of, copied, from_bytes, host_from_raw, host_to_raw, key_from_raw, key_to_raw, raw,
+    CopyState, bytes_of, check_copy, from_bytes, host_from_raw, host_to_raw, key_from_raw,
+    key_to_raw, raw,
 };
 use thalweg_control::batch::{self, Cursor};
 use thalweg_learner::{Host, HostKey};
@@ -53,10 +54,10 @@ pub fn trie_entries(prefixes: &[Prefix]) -> Vec<(raw::thalweg_policy_key6, u32)>
 pub type HostBatch = Vec<(HostKey, Host)>;
 
 /// Calls `visit` with batches of records. Each record that exists during the whole walk comes once
-/// ([`batch::walk`]).
+/// ([`batch::visit_entries`]).
 pub(super) fn walk(map: &MapHandle, mut visit: impl FnMut(HostBatch) -> Result<()>) -> Result<()> {
     let mut hosts = Vec::with_capacity(BATCH);
-    batch::walk(map, |key, value| {
+    batch::visit_entries(map, |key, value| {
         hosts.extend(host_of(map, key, value)?);
         if hosts.len() == BATCH {
             visit(std::mem::replace(&mut hosts, Vec::with_capacity(BATCH)))?;
@@ -114,11 +115,11 @@ fn settled(
     for _ in 0..RETRIES {
         let host: raw::thalweg_host =
             from_bytes(&value).context("a host record has an unexpected size")?;
-        let whole = match copied(key, &host) {
-            Copied::Whole if in_order || seen => return Ok(Some(host_from_raw(&host))),
-            Copied::Recycled => return Ok(None),
-            Copied::Whole => true,
-            Copied::Written => false,
+        let whole = match check_copy(key, &host) {
+            CopyState::Whole if in_order || seen => return Ok(Some(host_from_raw(&host))),
+            CopyState::Recycled => return Ok(None),
+            CopyState::Whole => true,
+            CopyState::Written => false,
         };
         fence(Ordering::Acquire);
         let Some(bytes) = again()? else {
@@ -158,7 +159,7 @@ impl Kernel {
     pub fn hosts_page(&self, from: Option<&Cursor>) -> Result<(HostBatch, Option<Cursor>)> {
         let map = self.map(names::HOSTS);
         let mut hosts = Vec::with_capacity(PAGE as usize);
-        let next = batch::page(PAGE, map, from, |key, value| {
+        let next = batch::visit_page(PAGE, map, from, |key, value| {
             let host = host_of(map, key, value)?;
             hosts.extend(host.filter(|(key, _)| !key.level.is_group()));
             Ok(())
@@ -178,7 +179,7 @@ impl Kernel {
 
     /// Calls `visit` with each measured connection.
     pub(super) fn walk_conns(&self, mut visit: impl FnMut(&raw::thalweg_conn)) -> Result<()> {
-        batch::walk(self.map(names::CONNS), |_, value| {
+        batch::visit_entries(self.map(names::CONNS), |_, value| {
             // Most slots are free: their first field, the cookie, is 0.
             if value.starts_with(&[0; 8]) {
                 return Ok(());
@@ -193,7 +194,7 @@ impl Kernel {
     /// Number of host records.
     pub fn count_hosts(&self) -> Result<u64> {
         let mut count = 0;
-        batch::walk(self.map(names::HOSTS), |key, _| {
+        batch::visit_entries(self.map(names::HOSTS), |key, _| {
             let key: raw::thalweg_host_key =
                 from_bytes(key).context("a host's key has an unexpected size")?;
             count += u64::from(key.level == raw::THALWEG_LEVEL_HOST);
@@ -228,7 +229,7 @@ impl Kernel {
     pub fn make_room(&self) -> Result<u64> {
         let map = self.map(names::HOSTS);
         let (mut entries, mut of_fleet) = (Vec::new(), 0);
-        batch::walk(map, |key, value| {
+        batch::visit_entries(map, |key, value| {
             let key: raw::thalweg_host_key =
                 from_bytes(key).context("a host's key has an unexpected size")?;
             let host: raw::thalweg_host =
@@ -318,19 +319,19 @@ impl Kernel {
 
     /// Removes one host; false if there was no record.
     pub fn remove_host(&self, key: &HostKey) -> Result<bool> {
-        batch::delete(self.map(names::HOSTS), bytes_of(&key_to_raw(key)))
+        batch::delete_entry(self.map(names::HOSTS), bytes_of(&key_to_raw(key)))
     }
 
     /// Removes all records except those of the fleet. Returns the number of hosts.
     pub fn clear_hosts(&self) -> Result<u64> {
         let mut removed = 0;
-        for bytes in batch::keys(self.map(names::HOSTS))? {
+        for bytes in batch::collect_keys(self.map(names::HOSTS))? {
             let key: raw::thalweg_host_key =
                 from_bytes(&bytes).context("a host's key has an unexpected size")?;
             if key_from_raw(&key).level.is_fleet() {
                 continue;
             }
-            let was_there = batch::delete(self.map(names::HOSTS), &bytes)?;
+            let was_there = batch::delete_entry(self.map(names::HOSTS), &bytes)?;
             removed += u64::from(was_there && key.level == raw::THALWEG_LEVEL_HOST);
         }
         self.keep_fleet()?;
@@ -356,7 +357,7 @@ impl Kernel {
     /// by its name.
     pub fn overridden(&self) -> Result<BTreeMap<String, u64>> {
         let mut found = BTreeMap::new();
-        batch::walk(self.map(names::OVERRIDDEN), |key, value| {
+        batch::visit_entries(self.map(names::OVERRIDDEN), |key, value| {
             let name = String::from_utf8_lossy(key);
             let count = value.try_into().map(u64::from_ne_bytes);
             let count = count.context("a count has an unexpected size")?;
@@ -392,7 +393,7 @@ impl Kernel {
     pub fn defaults(&self) -> Result<HashMap<u64, Option<usize>>> {
         let map = self.map(names::DEFAULTS);
         let mut defaults = HashMap::new();
-        batch::walk(map, |key, value| {
+        batch::visit_entries(map, |key, value| {
             let netns = key.try_into().map(u64::from_ne_bytes);
             let arm = value.try_into().map(u32::from_ne_bytes);
             if let (Ok(netns), Ok(arm)) = (netns, arm) {
@@ -407,10 +408,10 @@ impl Kernel {
     /// Takes the namespaces outside the scope that had a connection since the last call.
     pub fn take_strangers(&self) -> Result<Vec<u64>> {
         let map = self.map(names::STRANGERS);
-        let keys = batch::keys(map)?;
+        let keys = batch::collect_keys(map)?;
         let mut strangers = Vec::with_capacity(keys.len());
         for key in keys {
-            batch::delete(map, &key)?;
+            batch::delete_entry(map, &key)?;
             strangers.extend(key.try_into().map(u64::from_ne_bytes));
         }
         Ok(strangers)
@@ -420,7 +421,7 @@ impl Kernel {
     pub(super) fn write_ecn_prefixes(&self, prefixes: &[Prefix]) -> Result<()> {
         let map = self.map(names::ECN_PREFIXES);
         let wanted = trie_entries(prefixes);
-        for key in batch::keys(map)? {
+        for key in batch::collect_keys(map)? {
             if !wanted.iter().any(|(prefix, _)| bytes_of(prefix) == key) {
                 map.delete(&key)?;
             }
@@ -442,7 +443,7 @@ impl Kernel {
         {
             self.write_namespace(netns, 0)?;
         }
-        batch::delete(self.map(names::DEFAULTS), &netns.to_ne_bytes())?;
+        batch::delete_entry(self.map(names::DEFAULTS), &netns.to_ne_bytes())?;
         Ok(())
     }
 

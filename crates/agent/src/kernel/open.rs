@@ -11,7 +11,7 @@ use libbpf_rs::{Link, MapHandle, Object, Program};
 use thalweg_bpf_objects::names::learn::maps as names;
 use thalweg_bpf_objects::names::learn_open::programs;
 use thalweg_bpf_types::{bytes_of, raw};
-use thalweg_control::iterator::Visit;
+use thalweg_control::iterator::SocketVisit;
 use thalweg_control::system::NetworkNamespace;
 use thalweg_control::{memory, object, system};
 use thalweg_learner::{Mode, is_due};
@@ -135,7 +135,7 @@ pub fn unless_passing(loaded: Result<Iterator>) -> Result<Result<Option<Iterator
         Ok(iterator) => Ok(Ok(Some(iterator))),
         Err(error) if memory::is_passing(&error) => Err(error),
         Err(error) => {
-            let said = object::last_words(&object::take_said());
+            let said = object::last_words(&object::take_libbpf_log());
             Ok(Err(format!("{error:#}: {said}")))
         }
     }
@@ -152,7 +152,7 @@ impl Kernel {
         if !wanted || !self.setup.kernel_btf {
             return Ok(Ok(None));
         }
-        object::listening(|| {
+        object::with_libbpf_log(|| {
             let bytes = thalweg_bpf_objects::LEARN_OPEN;
             unless_passing(self.try_iterator("thalweg_open", bytes, programs::LEARN_OPEN, &[]))
         })
@@ -169,7 +169,7 @@ impl Kernel {
         program: &str,
         constants: &[(&str, &[u8])],
     ) -> Result<Iterator> {
-        let mut object = object::open(name, bytes)?;
+        let mut object = object::open_object(name, bytes)?;
         let params = raw_params(&self.setup, &self.params);
         for mut map in object.maps_mut() {
             let name = map.name().to_string_lossy().into_owned();
@@ -186,7 +186,7 @@ impl Kernel {
             }
         }
         let object = object.load().context("loading the iterator")?;
-        let program = object::program(&object, program)?;
+        let program = object::find_program(&object, program)?;
         let link = program.attach().context("making a TCP iterator")?;
         let id = Program::id_from_fd(program.as_fd())?;
         Ok(Iterator {
@@ -256,7 +256,7 @@ impl Kernel {
     }
 
     /// Begins a visit to each candidate namespace; `own` is the cookie of the caller's.
-    pub fn visits(&self, candidates: Candidates, own: u64) -> Result<Vec<Visit>> {
+    pub fn visits(&self, candidates: Candidates, own: u64) -> Result<Vec<SocketVisit>> {
         let Ok(Some(Iterator { link, .. })) = &self.open else {
             return Ok(Vec::new());
         };
@@ -264,13 +264,13 @@ impl Kernel {
         // of the machine: only namespaces with candidates are visited.
         // The usual case needs no search for namespaces.
         if candidates.are_all_in(own) {
-            return Ok(vec![Visit::begin(link.as_fd())?]);
+            return Ok(vec![SocketVisit::begin(link.as_fd())?]);
         }
         let link = Arc::clone(link);
         let begin = move || {
             let netns = system::netns_cookie().ok()?;
             let wanted = candidates.may_be_in(netns);
-            wanted.then(|| Visit::begin(link.as_fd()))
+            wanted.then(|| SocketVisit::begin(link.as_fd()))
         };
         let visits = system::in_namespaces(|_| true, begin);
         visits.into_iter().collect()

@@ -16,7 +16,7 @@ use libbpf_rs::query::{ProgInfoIter, ProgInfoQueryOptions};
 use libbpf_rs::{MapCore, MapHandle, MapType, Object, Program};
 use thalweg_bpf_objects::names::learn::maps as names;
 use thalweg_control::learner::{LINKS, MAIN, MAIN_LINK, OWNED};
-use thalweg_control::pins::{make, remove_file};
+use thalweg_control::pins::{create_directory, remove_file};
 use thalweg_control::{leftovers, links, object, privileges};
 
 /// A map that is pinned.
@@ -115,7 +115,7 @@ pub(super) fn check_names(pin: &Path) -> Result<()> {
 
 /// Number of the program of the pinned main link; `None` if there is no link.
 pub(super) fn running(pin: &Path) -> Result<Option<u32>> {
-    let link = links::open(&pin.join(MAIN_LINK))?;
+    let link = links::open_link(&pin.join(MAIN_LINK))?;
     Ok(link
         .map(|link| link.info())
         .transpose()?
@@ -125,7 +125,7 @@ pub(super) fn running(pin: &Path) -> Result<Option<u32>> {
 /// Finishes or undoes the work of a killed agent.
 pub(super) fn settle(pin: &Path) -> Result<()> {
     for (_, link, _) in LINKS {
-        remove_file(&links::beside(&pin.join(link)))?;
+        remove_file(&links::replacement_path(&pin.join(link)))?;
     }
     let next = next(pin);
     if !next.exists() {
@@ -143,16 +143,19 @@ pub(super) fn settle(pin: &Path) -> Result<()> {
 /// program.
 pub(super) fn prepare(pin: &Path, object: &Object) -> Result<()> {
     let next = next(pin);
-    make(&next, false)?;
+    create_directory(&next, false)?;
     for map in object.maps() {
         if let Some(pinned) = MAPS.iter().find(|pinned| map.name() == pinned.name)
             && pinned.name != OWNED
         {
-            links::pin(map.as_fd(), &next.join(pinned.name))?;
+            links::pin_object(map.as_fd(), &next.join(pinned.name))?;
             fail_point!("start::map");
         }
     }
-    links::pin(object::program(object, MAIN)?.as_fd(), &next.join(PROGRAM))
+    links::pin_object(
+        object::find_program(object, MAIN)?.as_fd(),
+        &next.join(PROGRAM),
+    )
 }
 
 /// Moves the maps of a set that is in force to their names.
@@ -195,7 +198,7 @@ pub(super) fn mend(pin: &Path, running: u32) -> Result<Vec<&'static str>> {
         return Ok(Vec::new());
     }
     let options = ProgInfoQueryOptions::default().include_map_ids(true);
-    let used: Vec<MapHandle> = privileges::raised(|| {
+    let used: Vec<MapHandle> = privileges::with_raised(|| {
         ProgInfoIter::with_query_opts(options)
             .find(|program| program.id == running)
             .map(|program| program.map_ids)
@@ -209,7 +212,7 @@ pub(super) fn mend(pin: &Path, running: u32) -> Result<Vec<&'static str>> {
         let path = pin.join(map.name);
         match used.iter().find(|used| map.made(used)) {
             Some(used) => {
-                links::pin(used.as_fd(), &path)?;
+                links::pin_object(used.as_fd(), &path)?;
                 tracing::warn!("{} was missing; the running program had it", path.display());
             }
             None => lost.push(map.name),
@@ -236,7 +239,7 @@ pub(super) fn clear(pin: &Path, is_lent: impl Fn(&str) -> bool) -> Result<Vec<St
     // Links first: the programs stop before their maps are removed.
     for (_, link, _) in LINKS {
         remove(link)?;
-        remove_file(&links::beside(&pin.join(link)))?;
+        remove_file(&links::replacement_path(&pin.join(link)))?;
     }
     for map in MAPS.iter().filter(|map| !is_lent(map.name)) {
         // A map that may not be inspected (no CAP_BPF) is removed by its name.
@@ -260,7 +263,7 @@ fn detach_links(pin: &Path) -> Result<()> {
         let path = pin.join(name);
         // A pinned program refuses to detach.
         if leftovers::is_learners(&path, &BTreeSet::new())
-            && let Ok(Some(link)) = links::open(&path)
+            && let Ok(Some(link)) = links::open_link(&path)
         {
             let _ = link.detach();
         }
@@ -274,7 +277,7 @@ pub fn find_map(pin: &Path, name: &str) -> Option<MapHandle> {
     let pinned = about.open(pin).ok().flatten();
     let used = || {
         let mut ids = maps_of_links(pin).into_iter();
-        privileges::raised(|| {
+        privileges::with_raised(|| {
             ids.find_map(|id| {
                 MapHandle::from_map_id(id)
                     .ok()
@@ -289,12 +292,12 @@ pub fn find_map(pin: &Path, name: &str) -> Option<MapHandle> {
 fn maps_of_links(pin: &Path) -> BTreeSet<u32> {
     let links = LINKS
         .iter()
-        .filter_map(|(_, file, _)| links::open(&pin.join(file)).ok()?);
+        .filter_map(|(_, file, _)| links::open_link(&pin.join(file)).ok()?);
     let programs: Vec<u32> = links
         .filter_map(|link| Some(link.info().ok()?.prog_id))
         .collect();
     let options = ProgInfoQueryOptions::default().include_map_ids(true);
-    privileges::raised(|| {
+    privileges::with_raised(|| {
         ProgInfoIter::with_query_opts(options)
             .filter(|program| programs.contains(&program.id))
             .flat_map(|program| program.map_ids)

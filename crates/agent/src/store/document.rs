@@ -14,7 +14,7 @@ use serde_json::de::IoRead;
 use thalweg_learner::ArmState;
 use thalweg_learner::{HOSTS_FORMAT, HOSTS_VERSION};
 use thalweg_units::one_line;
-use thalweg_units::reader::quoted;
+use thalweg_units::reader::quote_piece;
 
 use super::row::{HostRow, Snapshot, parse_key, parse_mode};
 
@@ -251,7 +251,7 @@ pub fn check_document<R: Read>(
     })?;
     let boot_id = document.boot_id.as_bytes();
     if boot_id.len() > BOOT_ID_MAX_BYTES || !boot_id.iter().all(u8::is_ascii_graphic) {
-        let found = quoted(&document.boot_id);
+        let found = quote_piece(&document.boot_id);
         let message = format!("found {found}, expected at most 36 ASCII characters");
         return Err(error("boot_id", message));
     }

@@ -320,7 +320,7 @@ fn what_is_pinned_is_read_by_whoever_may_read() {
     }
     let bed = Bed::running("pinned", "");
     bed.apply("name = \"mine\"\n[[rule]]\nname = \"all\"\nmatch = { remote_port = 5001 }\nset = { notsent_lowat = \"16KiB\" }\n");
-    let answer = thalweg_process::http::request(&bed.socket(), "GET", "/v1/kernel").unwrap();
+    let answer = thalweg_process::http::request_once(&bed.socket(), "GET", "/v1/kernel").unwrap();
     let shown: serde_json::Value = serde_json::from_str(&answer.body).unwrap();
     assert_eq!(shown["unreadable"], serde_json::json!([]));
     let names: Vec<&str> = shown["programs"]

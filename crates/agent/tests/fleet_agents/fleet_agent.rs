@@ -120,7 +120,7 @@ fn an_agent_tells_what_it_measured_itself() {
     bed.start();
     let listener = Fleet::start(&server.settings("listener")).expect("a client");
     let told = wait_for("what the agent tells", || {
-        let incoming = listener.take(Duration::from_millis(100));
+        let incoming = listener.take_messages(Duration::from_millis(100));
         incoming.into_iter().find_map(|it| match it {
             Incoming::Priors { priors, .. } if priors.agent.as_str() == "new" => Some(priors),
             _ => None,

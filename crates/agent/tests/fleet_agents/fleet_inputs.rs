@@ -64,10 +64,10 @@ fn keys_and_certificates() {
     let expired = Server::tls(&authority, past, &key).unwrap();
     let files = tempfile::tempdir().unwrap();
     let at = |file: &str| files.path().join(file);
-    fs::write(at("ca.pem"), authority.pem()).unwrap();
-    fs::write(at("other.pem"), other.pem()).unwrap();
-    key.write(&at("key.nk")).unwrap();
-    stranger.write(&at("stranger.nk")).unwrap();
+    fs::write(at("ca.pem"), authority.certificate_pem()).unwrap();
+    fs::write(at("other.pem"), other.certificate_pem()).unwrap();
+    key.write_new(&at("key.nk")).unwrap();
+    stranger.write_new(&at("stranger.nk")).unwrap();
     let of = |server: &Server, key: &str, ca: &str| {
         let more = format!("nkey = {:?}\nca = {:?}\n", at(key), at(ca));
         settings(&server.tls_url(), &more)

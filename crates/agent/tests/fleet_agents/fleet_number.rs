@@ -48,7 +48,7 @@ fn status(agent: &str, clusters: u64, effect: f64) -> Status {
 
 fn publish(settings: &Settings, status: Status) {
     let fleet = Fleet::start(settings).unwrap();
-    fleet.offer(&Outgoing::Status(status)).unwrap();
+    fleet.offer_message(&Outgoing::Status(status)).unwrap();
     wait_for("the server to have a status", || {
         (fleet.state().published > 0).then_some(())
     });

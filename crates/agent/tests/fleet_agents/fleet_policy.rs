@@ -11,7 +11,7 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use thalweg_fleet::keys::SigningKey;
-use thalweg_fleet::wire::policy::{ALL_PPM, turn};
+use thalweg_fleet::wire::policy::{ALL_PPM, canary_turn};
 use thalweg_fleet::{Identity, Name, Operator, Settings};
 use thalweg_process::Process;
 
@@ -109,10 +109,10 @@ impl Fleet {
         let key = Identity::Nkey(self.at("f/operator.nk"));
         let mut settings = Settings::new(vec![server], name("operator"), key);
         settings.ca = Some(self.at("f/ca.pem"));
-        let signing = SigningKey::read(&self.at("f/policy.nk")).expect("a key");
+        let signing = SigningKey::read_file(&self.at("f/policy.nk")).expect("a key");
         move |text| {
             let mut operator = Operator::connect(&settings).expect("a connection");
-            let published = operator.publish(&name("web"), text, ALL_PPM, &signing, &[]);
+            let published = operator.publish_policy(&name("web"), text, ALL_PPM, &signing, &[]);
             published.expect("a number")
         }
     }
@@ -368,7 +368,7 @@ fn a_canary_is_first_and_strangers_are_not_obeyed() {
         let place = bed.json(&["fleet", "status"]);
         (place["sent"]["messages"].as_u64() > Some(6)).then_some(())
     });
-    let mine = f64::from(turn(&name("web1"), &name("web"))) / 10_000.0;
+    let mine = f64::from(canary_turn(&name("web1"), &name("web"))) / 10_000.0;
     // Nobody is first: that is a mistake of the operator's.
     let said = wait_for("the agent's status", || {
         let less = format!("--canary={:.3}%", (mine / 2.0).max(0.001));

@@ -57,7 +57,7 @@ impl Server {
     pub fn tls(authority: &Authority, validity: Validity, key: &UserKey) -> Option<Self> {
         let directory = tempfile::tempdir().expect("a directory");
         let (pem, secret) = authority
-            .server("127.0.0.1", validity)
+            .server_certificate("127.0.0.1", validity)
             .expect("a certificate");
         let at = |file: &str| directory.path().join(file);
         fs::write(at("server.pem"), pem).expect("writing");
@@ -66,7 +66,7 @@ impl Server {
             "tls {{ cert_file: {:?}, key_file: {:?} }}\nauthorization {{ users: [{{ nkey: {} }}] }}\n",
             at("server.pem"),
             at("server.key"),
-            key.public()
+            key.public_key()
         );
         Self::at(directory, &more)
     }
@@ -140,7 +140,7 @@ impl Server {
     pub fn tell(&self, agent: &str, network: &Network) {
         let fleet = Fleet::start(&self.settings(agent)).expect("a client");
         fleet
-            .offer(&Outgoing::Priors(priors(agent, network)))
+            .offer_message(&Outgoing::Priors(priors(agent, network)))
             .expect("priors");
         wait_for("the server to have it", || {
             (fleet.state().published > 0).then_some(())

@@ -509,9 +509,9 @@ fn detach_removes_pins_that_only_another_version_has() {
     let mut bed = Bed::running("detachnewer", "");
     let pinned = bed.pin.join("link_later");
     let link = Link::open(bed.pin.join("link_setsockopt")).unwrap();
-    links::pin(link.as_fd(), &pinned).unwrap();
+    links::pin_object(link.as_fd(), &pinned).unwrap();
     let map = libbpf_rs::MapHandle::from_pinned_path(bed.pin.join("hosts")).unwrap();
-    links::pin(map.as_fd(), &bed.pin.join("hosts_later")).unwrap();
+    links::pin_object(map.as_fd(), &bed.pin.join("hosts_later")).unwrap();
     drop((link, map));
     let agent = bed.leave();
     detaches(&bed, agent, None, "other pins");

@@ -3,14 +3,14 @@
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 use thalweg_agent::view::{Advice, AdviceChoice, AdviceGroup, AdviceLimits};
-use thalweg_terminal::output::{self, span};
-use thalweg_units::figures::three;
+use thalweg_terminal::output::{self, span_text};
+use thalweg_units::figures::three_digits;
 
 use super::{gain, networks};
-use crate::client::encode;
-use crate::options::{Global, host};
+use crate::client::percent_encode;
+use crate::options::{Global, parse_host};
 
-/// What to say more of.
+/// Options of `advise`.
 #[derive(Debug, Args)]
 pub struct Options {
     /// One row for each prefix (/24, /48) or service port too; or all measures by arm.
@@ -19,7 +19,7 @@ pub struct Options {
     #[arg(long, value_name = "WHAT")]
     by: Option<By>,
     /// Only prefixes (/24, /48) that overlap with this one, or contain this address.
-    #[arg(long, value_name = "PREFIX", value_parser = host)]
+    #[arg(long, value_name = "PREFIX", value_parser = parse_host)]
     prefix: Option<String>,
 }
 
@@ -34,45 +34,45 @@ enum By {
 pub fn run(global: &Global, options: &Options) -> Result<()> {
     let mut query = Vec::new();
     if let Some(by) = options.by {
-        query.push(format!("by={}", gain::name(by)));
+        query.push(format!("by={}", gain::value_name(by)));
     }
     if let Some(prefix) = &options.prefix {
-        query.push(format!("prefix={}", encode(prefix)));
+        query.push(format!("prefix={}", percent_encode(prefix)));
     }
-    let client = global.client()?;
+    let client = global.agent_client()?;
     let advice: Advice = match query.is_empty() {
         true => client.get("/v1/advise")?,
         false => client.get(&format!("/v1/advise?{}", query.join("&")))?,
     };
-    output::show(&global.format, &advice, || {
-        text(&advice, options.by == Some(By::Arm))
+    output::show_value(&global.format, &advice, || {
+        advice_text(&advice, options.by == Some(By::Arm))
     })
 }
 
-fn text(advice: &Advice, by_arm: bool) -> String {
-    let mut text = paragraph(&advice.summary);
+fn advice_text(advice: &Advice, by_arm: bool) -> String {
+    let mut text = wrapped_paragraph(&advice.summary);
     if let Some(trials) = advice.trials {
         let given = match trials > 0.0 {
             true => format!(
                 "Trials on {} % of the hosts, anew each hour; all others keep what they have.",
-                three(100.0 * trials)
+                three_digits(100.0 * trials)
             ),
             false => "There are no trials: all connections keep what they have.".to_owned(),
         };
-        let (system, age) = (&advice.system_arm, span(advice.age_s));
+        let (system, age) = (&advice.system_arm, span_text(advice.age_s));
         text += &format!("\n{given}\nCompared with {system}, over {age}.\n");
     }
     let (all, others): (Vec<_>, Vec<_>) = advice.groups.iter().partition(|it| it.by == "all");
     for group in &all {
-        text += &choices(group);
+        text += &choices_table(group);
     }
     if by_arm {
         let measured = all.iter().chain(&others).flat_map(|group| &group.choices);
-        text += &measured.map(measures).collect::<String>();
+        text += &measured.map(measures_table).collect::<String>();
     } else if let Some(first) = others.first() {
-        let rows = others.iter().map(|group| row(group)).collect();
+        let rows = others.iter().map(|group| group_row(group)).collect();
         let header = [
-            &*titled(&first.by),
+            &*capitalized(&first.by),
             "Best",
             "Time",
             "Interval",
@@ -81,8 +81,8 @@ fn text(advice: &Advice, by_arm: bool) -> String {
         ];
         text += &format!("\n{}", output::table(&header, &[2, 3, 4], rows));
     }
-    text += &limits(advice, &all, if by_arm { &[] } else { &others });
-    text += &networks::findings(&advice.networks);
+    text += &limits_text(advice, &all, if by_arm { &[] } else { &others });
+    text += &networks::findings_text(&advice.networks);
     for (count, what) in [
         (
             advice.left_out,
@@ -101,27 +101,27 @@ fn text(advice: &Advice, by_arm: bool) -> String {
 }
 
 /// A text that may be longer than a line.
-fn paragraph(text: &str) -> String {
-    let lines = output::wrap(text, usize::from(output::WIDTH));
+fn wrapped_paragraph(text: &str) -> String {
+    let lines = output::wrap_text(text, usize::from(output::WIDTH));
     lines.join("\n") + "\n"
 }
 
-fn titled(word: &str) -> String {
+fn capitalized(word: &str) -> String {
     let mut letters = word.chars();
     let first = letters.next().map(|letter| letter.to_ascii_uppercase());
     first.into_iter().chain(letters).collect()
 }
 
-/// What was compared in a group.
-fn choices(group: &AdviceGroup) -> String {
+/// Table of the choices that a group compares.
+fn choices_table(group: &AdviceGroup) -> String {
     if group.choices.is_empty() {
         return String::new();
     }
     let header = ["", "By", "Time", "Interval", "Clusters", "Verdict"];
     let rows = group.choices.iter().map(|choice| {
-        let [time, interval, clusters] = time(Some(choice));
+        let [time, interval, clusters] = time_cells(Some(choice));
         vec![
-            arm(choice).to_owned(),
+            arm_name(choice).to_owned(),
             match choice.by.as_str() {
                 "itself" => "itself: no experiment",
                 other => other,
@@ -130,18 +130,18 @@ fn choices(group: &AdviceGroup) -> String {
             time,
             interval,
             clusters,
-            verdict(choice),
+            verdict_text(choice),
         ]
     });
     format!("\n{}", output::table(&header, &[2, 3, 4], rows.collect()))
 }
 
-fn arm(choice: &AdviceChoice) -> &str {
+fn arm_name(choice: &AdviceChoice) -> &str {
     choice.arm.as_deref().unwrap_or("the learner's choice")
 }
 
 /// One group in a row: the best choice, or the first.
-fn row(group: &AdviceGroup) -> Vec<String> {
+fn group_row(group: &AdviceGroup) -> Vec<String> {
     let is_best = |choice: &&AdviceChoice| {
         group.verdict == "take" && choice.verdict == "better" && choice.arm == group.best
     };
@@ -150,7 +150,7 @@ fn row(group: &AdviceGroup) -> Vec<String> {
         [only] => Some(only),
         _ => None,
     });
-    let [time, interval, clusters] = time(shown);
+    let [time, interval, clusters] = time_cells(shown);
     let verdict = match (group.verdict.as_str(), best) {
         ("take", Some(best)) if best.by == "itself" => {
             "takes less time by itself: no experiment".to_owned()
@@ -158,12 +158,12 @@ fn row(group: &AdviceGroup) -> Vec<String> {
         ("take", _) => "takes less time".to_owned(),
         ("keep", _) => "the default is best".to_owned(),
         ("same", _) => "no difference that matters".to_owned(),
-        ("unknown", _) => unknown(group.known_in_s),
+        ("unknown", _) => unknown_text(group.known_in_s),
         _ => "nothing to compare".to_owned(),
     };
     vec![
         group.name.clone(),
-        best.map_or_else(String::new, |best| arm(best).to_owned()),
+        best.map_or_else(String::new, |best| arm_name(best).to_owned()),
         time,
         interval,
         clusters,
@@ -172,12 +172,18 @@ fn row(group: &AdviceGroup) -> Vec<String> {
 }
 
 /// Effect, interval and clusters of the time.
-fn time(choice: Option<&AdviceChoice>) -> [String; 3] {
+fn time_cells(choice: Option<&AdviceChoice>) -> [String; 3] {
     let row = choice.and_then(|choice| choice.rows.iter().find(|row| row.measure == "time"));
     let Some(row) = row else {
         return Default::default();
     };
-    let signed = |value: f64| format!("{}{}", if value > 0.0 { "+" } else { "" }, three(value));
+    let signed = |value: f64| {
+        format!(
+            "{}{}",
+            if value > 0.0 { "+" } else { "" },
+            three_digits(value)
+        )
+    };
     let interval = match (row.low, row.high) {
         (Some(low), Some(high)) => format!("{} to {} %", signed(low), signed(high)),
         _ => "too few".to_owned(),
@@ -186,13 +192,13 @@ fn time(choice: Option<&AdviceChoice>) -> [String; 3] {
     [time, interval, row.treated.to_string()]
 }
 
-fn verdict(choice: &AdviceChoice) -> String {
+fn verdict_text(choice: &AdviceChoice) -> String {
     let word = match choice.verdict.as_str() {
         "better" => "takes less time",
         "price" => "takes less time, at a price",
         "worse" => "takes more time",
         "same" => "no difference that matters",
-        _ => return unknown(choice.known_in_s),
+        _ => return unknown_text(choice.known_in_s),
     };
     match choice.ended {
         true => format!("{word}; tried no more"),
@@ -200,29 +206,31 @@ fn verdict(choice: &AdviceChoice) -> String {
     }
 }
 
-fn unknown(known_in_s: Option<u64>) -> String {
+fn unknown_text(known_in_s: Option<u64>) -> String {
     match known_in_s {
         None | Some(0) => "not known yet".to_owned(),
-        Some(left) => format!("not known yet; about {}", span(left)),
+        Some(left) => format!("not known yet; about {}", span_text(left)),
     }
 }
 
 /// All measures of a choice.
-fn measures(choice: &AdviceChoice) -> String {
+fn measures_table(choice: &AdviceChoice) -> String {
     let header = ["", "Effect", "Interval", "System's", "Its own", "Verdict"];
-    let rows: Vec<_> = choice.rows.iter().map(gain::row).collect();
+    let rows: Vec<_> = choice.rows.iter().map(gain::comparison_row).collect();
     let table = output::table(&header, &[1, 2, 3, 4], rows);
-    format!("\n{} ({})\n{table}", arm(choice), choice.by)
+    format!("\n{} ({})\n{table}", arm_name(choice), choice.by)
 }
 
-/// What holds connections up, in each group, and what to do about it.
-fn limits(advice: &Advice, all: &[&AdviceGroup], others: &[&AdviceGroup]) -> String {
+/// Limits of connections in each group, and what to do about them.
+fn limits_text(advice: &Advice, all: &[&AdviceGroup], others: &[&AdviceGroup]) -> String {
     if let Some(why) = &advice.limits_untold {
-        return format!("\n{}", paragraph(why));
+        return format!("\n{}", wrapped_paragraph(why));
     }
     let groups = || all.iter().chain(others);
     let known = groups().filter_map(|group| Some((group, group.limits.as_ref()?)));
-    let rows: Vec<_> = known.map(|(group, limits)| shares(group, limits)).collect();
+    let rows: Vec<_> = known
+        .map(|(group, limits)| share_cells(group, limits))
+        .collect();
     if rows.is_empty() {
         return String::new();
     }
@@ -242,14 +250,17 @@ fn limits(advice: &Advice, all: &[&AdviceGroup], others: &[&AdviceGroup]) -> Str
                 "" => String::new(),
                 name => format!("{} {name}: ", group.by),
             };
-            text += &format!("\n{}", paragraph(&format!("{name}{}", finding.words)));
+            text += &format!(
+                "\n{}",
+                wrapped_paragraph(&format!("{name}{}", finding.words))
+            );
         }
     }
     text
 }
 
-/// Of the busy time; idle: of the time open.
-fn shares(group: &AdviceGroup, limits: &AdviceLimits) -> Vec<String> {
+/// Shares of the busy time; of idle: shares of the time open.
+fn share_cells(group: &AdviceGroup, limits: &AdviceLimits) -> Vec<String> {
     let name = match group.by.as_str() {
         "all" => "all",
         _ => &group.name,

@@ -8,11 +8,11 @@ use crate::options::Global;
 
 /// Lists the congestion controls to choose from.
 pub fn run(global: &Global) -> Result<()> {
-    let arms: Vec<Arm> = global.client()?.get("/v1/arms")?;
+    let arms: Vec<Arm> = global.agent_client()?.get("/v1/arms")?;
     if global.format.json {
         return output::print_json(&arms);
     }
-    let rows = arms.iter().map(row).collect();
+    let rows = arms.iter().map(arm_row).collect();
     let header = [
         "Arm",
         "Available",
@@ -24,7 +24,7 @@ pub fn run(global: &Global) -> Result<()> {
     output::print(&output::table(&header, &[4], rows))
 }
 
-fn row(arm: &Arm) -> Vec<String> {
+fn arm_row(arm: &Arm) -> Vec<String> {
     let yes = |value: bool| if value { "yes" } else { "" }.to_owned();
     vec![
         arm.name.clone(),

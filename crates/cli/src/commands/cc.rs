@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
-use thalweg_control::cc::{self, Control, Decision, Program, Reference, State, Unavailable};
+use thalweg_control::cc::{self, Control, Decision, ModelReference, Program, State, Unavailable};
 use thalweg_control::privileges::MissingPrivilege;
 use thalweg_control::system;
 use thalweg_terminal::{Failure, output};
@@ -42,7 +42,7 @@ enum Command {
 #[derive(Debug, Args)]
 struct Load {
     #[command(flatten)]
-    what: What,
+    what: ProgramArguments,
     /// Name to register it by: up to 15 letters, digits and '_'. Default: the program's own;
     /// a model's is thalweg_rl.
     #[arg(long, value_name = "N")]
@@ -51,23 +51,23 @@ struct Load {
 
 /// A congestion control.
 #[derive(Debug, Args)]
-struct What {
+struct ProgramArguments {
     /// htcp or dctcp; a model (.safetensors); or a BPF object with a struct tcp_congestion_ops in
     /// section ".struct_ops.link" or ".struct_ops".
     #[arg(value_name = "NAME|MODEL|FILE")]
     program: PathBuf,
-    /// Of a model: the rate that counts as 1, as of the fastest link; the same on all hosts (kbit,
+    /// For a model: the rate that counts as 1, as of the fastest link; the same on all hosts (kbit,
     /// mbit, gbit). Default: 10gbit.
     #[arg(long, value_name = "RATE")]
     reference_rate: Option<Rate>,
-    /// Of a model: the minimum base round-trip time (us, ms, s). Default: 2ms.
+    /// For a model: the minimum base round-trip time (us, ms, s). Default: 2ms.
     #[arg(long, value_name = "TIME")]
     reference_rtt: Option<Delay>,
 }
 
-impl What {
-    fn program(&self) -> Result<Program<'static>> {
-        let mut reference = Reference::default();
+impl ProgramArguments {
+    fn open_program(&self) -> Result<Program<'static>> {
+        let mut reference = ModelReference::default();
         if cc::is_model(&self.program) {
             if let Some(rate) = self.reference_rate {
                 reference.rate_bps = rate.bps();
@@ -106,7 +106,7 @@ struct Swap {
     #[arg(value_name = "NAME")]
     name: String,
     #[command(flatten)]
-    what: What,
+    what: ProgramArguments,
 }
 
 #[derive(Debug, Args)]
@@ -123,49 +123,53 @@ struct Trace {
 pub fn run(global: &Global, options: &Options) -> Result<()> {
     global.expect_configuration()?;
     let pin = match &options.command {
-        Command::Load(_) | Command::Swap(_) => global.config()?.paths.pin,
+        Command::Load(_) | Command::Swap(_) => global.effective_config()?.paths.pin,
         _ => global.readable_or_warn()?.paths.pin,
     };
     system::check_sees_pins(&pin)?;
-    act(global, &pin, options).map_err(classified)
+    run_command(global, &pin, options).map_err(with_exit_code)
 }
 
-fn act(global: &Global, pin: &Path, options: &Options) -> Result<()> {
+fn run_command(global: &Global, pin: &Path, options: &Options) -> Result<()> {
     match &options.command {
         Command::List => {
-            let all = cc::list(pin)?;
-            output::show(&global.format, &all, || table(&all))
+            let all = cc::list_controls(pin)?;
+            output::show_value(&global.format, &all, || controls_table(&all))
         }
         Command::Load(load) => {
-            let program = load.what.program()?;
+            let program = load.what.open_program()?;
             check_pins_last(pin)?;
             let name = cc::load(pin, &program, load.name.as_deref())?;
-            done(global, "loaded", &name)
+            show_done(global, "loaded", &name)
         }
         Command::Unload(unload) => {
             let name = &unload.name;
             if unload.drain {
                 cc::drain(pin, name, |used| {
-                    eprintln!("{}: waiting for {}", printable(name), cc::sockets(used));
+                    eprintln!(
+                        "{}: waiting for {}",
+                        printable(name),
+                        cc::describe_sockets(used)
+                    );
                 })?;
             } else {
                 cc::unload(pin, name)?;
             }
-            done(global, "unloaded", name)
+            show_done(global, "unloaded", name)
         }
         Command::Swap(swap) => {
-            let program = swap.what.program()?;
+            let program = swap.what.open_program()?;
             cc::swap(pin, &swap.name, &program)?;
-            done(global, "swapped", &swap.name)
+            show_done(global, "swapped", &swap.name)
         }
-        Command::Trace(options) => trace(global, pin, options),
+        Command::Trace(options) => print_trace(global, pin, options),
     }
 }
 
-fn trace(global: &Global, pin: &Path, options: &Trace) -> Result<()> {
-    let remote = options.host.as_deref().map(address).transpose()?;
+fn print_trace(global: &Global, pin: &Path, options: &Trace) -> Result<()> {
+    let remote = options.host.as_deref().map(resolve_address).transpose()?;
     // Ctrl-C ends the process; the kernel stops tracing a few seconds later.
-    cc::trace(
+    cc::stream_decisions(
         pin,
         options.name.as_deref(),
         remote,
@@ -173,15 +177,15 @@ fn trace(global: &Global, pin: &Path, options: &Trace) -> Result<()> {
             if global.format.json {
                 return output::print_json_line(decision);
             }
-            output::print(&line(decision))
+            output::print(&decision_line(decision))
         },
         |lost| eprintln!("{lost} decisions came too fast and are not shown"),
         || false,
     )
 }
 
-fn address(host: &str) -> Result<IpAddr> {
-    if let Ok(address) = crate::options::address(host) {
+fn resolve_address(host: &str) -> Result<IpAddr> {
+    if let Ok(address) = crate::options::parse_address(host) {
         return Ok(address);
     }
     let mut found = (host, 0)
@@ -194,7 +198,7 @@ fn address(host: &str) -> Result<IpAddr> {
 }
 
 /// A decision in a line of text.
-fn line(decision: &Decision) -> String {
+fn decision_line(decision: &Decision) -> String {
     let mut notes = String::new();
     for (has, note) in [
         (decision.first, " first"),
@@ -214,29 +218,29 @@ fn line(decision: &Decision) -> String {
         decision.remote_port,
         decision.base_rtt_ns / 1000,
         queue_ns / 1000,
-        output::megabits(decision.rate as f64),
-        output::megabits(decision.delivered_rate as f64),
+        output::megabits_text(decision.rate as f64),
+        output::megabits_text(decision.delivered_rate as f64),
         f64::from(decision.action_q15) / 32768.0,
-        decision.multiplier(),
-        output::megabits(decision.next_rate as f64),
+        decision.rate_multiplier(),
+        output::megabits_text(decision.next_rate as f64),
     )
 }
 
-fn done(global: &Global, what: &str, name: &str) -> Result<()> {
-    output::show(&global.format, &serde_json::json!({ what: name }), || {
+fn show_done(global: &Global, what: &str, name: &str) -> Result<()> {
+    output::show_value(&global.format, &serde_json::json!({ what: name }), || {
         format!("{what} {name}\n")
     })
 }
 
 /// Gives an error its documented exit code.
-fn classified(error: anyhow::Error) -> anyhow::Error {
+fn with_exit_code(error: anyhow::Error) -> anyhow::Error {
     if error.is::<MissingPrivilege>() || error.is::<Unavailable>() {
         return Failure::Missing(format!("{error:#}")).into();
     }
     error
 }
 
-fn table(all: &[Control]) -> String {
+fn controls_table(all: &[Control]) -> String {
     let rows = all.iter().map(|control| {
         let state = match control.state {
             State::System => "system",
@@ -246,7 +250,7 @@ fn table(all: &[Control]) -> String {
             State::Loadable => "can be loaded",
             State::Unavailable => "unavailable",
         };
-        let number = |of: fn(&cc::Use) -> u64| {
+        let number = |of: fn(&cc::Usage) -> u64| {
             let used = control.used.as_ref().map(of);
             used.map_or("?".to_owned(), |used| used.to_string())
         };
@@ -263,7 +267,7 @@ fn table(all: &[Control]) -> String {
                 "model {}, target {:.4}, 1 is {} Mbit/s and {} µs",
                 model.name,
                 model.target,
-                output::megabits(model.reference_rate_bps as f64 / 8.0),
+                output::megabits_text(model.reference_rate_bps as f64 / 8.0),
                 model.reference_rtt_us
             )
         }));

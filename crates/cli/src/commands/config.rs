@@ -10,7 +10,7 @@ use crate::options::Global;
 
 /// Sub-commands for the configuration.
 #[derive(Debug, Subcommand)]
-pub enum What {
+pub enum ConfigCommand {
     /// Check configuration files; exit code 1 if one has a fault.
     ///
     /// Every fault has file, line and column. The table that `networks.table` names is checked, too.
@@ -23,9 +23,9 @@ pub enum What {
 }
 
 /// Runs the sub-command.
-pub fn run(global: &Global, what: &What) -> Result<()> {
+pub fn run(global: &Global, what: &ConfigCommand) -> Result<()> {
     match what {
-        What::Check(options) => check::run(global, options),
-        What::Show => show::run(global),
+        ConfigCommand::Check(options) => check::run(global, options),
+        ConfigCommand::Show => show::run(global),
     }
 }

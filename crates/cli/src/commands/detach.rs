@@ -11,8 +11,8 @@ use anyhow::{Result, bail};
 use nix::sys::signal::Signal;
 use serde::{Deserialize, Serialize};
 use thalweg_agent::{detach, features};
-use thalweg_control::leftovers::{self, Learner, Other};
-use thalweg_control::system::{self, Process};
+use thalweg_control::leftovers::{self, Learner, OtherPin};
+use thalweg_control::system::{self, ProcessHandle};
 use thalweg_terminal::output;
 
 use crate::client::{Client, is_forbidden};
@@ -43,7 +43,7 @@ struct Pid {
     pid: u32,
 }
 
-/// What was done, and what is still in the kernel.
+/// Outcome of the command, and objects that are still in the kernel.
 #[derive(Default, Serialize)]
 struct Outcome {
     /// Pins that were removed.
@@ -58,8 +58,8 @@ struct Outcome {
     leftovers: BTreeMap<String, String>,
     /// What of the agent's is still in the kernel, or may put it back.
     left: Vec<String>,
-    /// What else of Thalweg's is in the kernel.
-    others: Vec<Other>,
+    /// Other objects of Thalweg in the kernel.
+    others: Vec<OtherPin>,
 }
 
 /// Makes the agent remove its programs and end, and waits for its end. An agent that does not answer
@@ -70,7 +70,7 @@ pub fn run(global: &Global) -> Result<()> {
     let pin = &config.paths.pin;
     system::check_sees_pins(pin)?;
     let client = Client::new(config.paths.socket.clone(), pin.clone());
-    let mut agents = agents::find(pin);
+    let mut agents = agents::find_agents(pin);
     // One that fails again and again has a process only now and then.
     let mut units = units::find_waiting(|line| agents::starts_agent(line, pin));
     let mut learner = Learner::default();
@@ -83,13 +83,13 @@ pub fn run(global: &Global) -> Result<()> {
     let is_stopped = agents.iter().any(Agent::is_stopped);
     let asked = match is_stopped {
         true => None,
-        false => ask(&client, &mut learner, &mut outcome)?,
+        false => ask_agent(&client, &mut learner, &mut outcome)?,
     };
     for _ in 0..ROUNDS {
         for agent in &agents {
             units.extend(agent.unit.clone());
             learner.note_process(agent.pid);
-            end(agent, asked == Some(agent.pid), &mut outcome);
+            end_agent(agent, asked == Some(agent.pid), &mut outcome);
         }
         // What is left has failed already; a unit may wait for it without end.
         if outcome.left.is_empty() {
@@ -109,7 +109,7 @@ pub fn run(global: &Global) -> Result<()> {
                 pin.display()
             )),
         }
-        agents = agents::find(pin);
+        agents = agents::find_agents(pin);
         // An agent that cannot be ended is named already.
         if agents.is_empty() || !outcome.left.is_empty() {
             break;
@@ -131,14 +131,14 @@ pub fn run(global: &Global) -> Result<()> {
         ));
     }
     outcome.left.extend(learner.remove_rest());
-    outcome.others = leftovers::others(pin);
-    output::show(&global.format, &outcome, || text(&outcome))?;
+    outcome.others = leftovers::other_pins(pin);
+    output::show_value(&global.format, &outcome, || outcome_text(&outcome))?;
     if !outcome.left.is_empty() {
         bail!("still in the kernel: {}", outcome.left.join("; "));
     }
     // Success means that nothing is left in the kernel.
     if let Some(why) = &outcome.unsaved {
-        output::warn(&format!(
+        output::print_warning(&format!(
             "what was learned since the last snapshot is not saved: {why}"
         ));
     }
@@ -149,14 +149,16 @@ pub fn run(global: &Global) -> Result<()> {
 ///
 /// # Errors
 /// The agent refuses this user.
-fn ask(client: &Client, learner: &mut Learner, outcome: &mut Outcome) -> Result<Option<u32>> {
+fn ask_agent(client: &Client, learner: &mut Learner, outcome: &mut Outcome) -> Result<Option<u32>> {
     let pid = match client.get::<Pid>("/v1/status") {
         Err(error) if is_forbidden(&error) => return Err(error),
         Err(_) => return Ok(None),
         Ok(status) => status.pid,
     };
     learner.note_process(pid);
-    let agent = Process::open(pid).ok().filter(|_| agents::is_agent(pid));
+    let agent = ProcessHandle::open(pid)
+        .ok()
+        .filter(|_| agents::is_agent(pid));
     match client.post::<Removed>("/v1/detach") {
         Err(error) if is_forbidden(&error) => return Err(error),
         Err(_) => return Ok(None),
@@ -193,15 +195,15 @@ fn stop_units(units: &BTreeSet<String>, outcome: &mut Outcome) {
 }
 
 /// Ends an agent that has not been asked, or could not answer.
-fn end(agent: &Agent, is_asked: bool, outcome: &mut Outcome) {
+fn end_agent(agent: &Agent, is_asked: bool, outcome: &mut Outcome) {
     let Agent { pid, process, unit } = agent;
     if is_asked || process.ends_within(Duration::ZERO) {
         return;
     }
     let is_stopped = agent.is_stopped();
-    let sent = process.signal(Signal::SIGTERM);
+    let sent = process.send_signal(Signal::SIGTERM);
     let sent = sent.and_then(|()| match is_stopped {
-        true => process.signal(Signal::SIGCONT),
+        true => process.send_signal(Signal::SIGCONT),
         false => Ok(()),
     });
     let how = match is_stopped {
@@ -211,8 +213,8 @@ fn end(agent: &Agent, is_asked: bool, outcome: &mut Outcome) {
     if process.ends_within(if sent.is_ok() { END } else { Duration::ZERO }) {
         return outcome.ended.push(format!("process {pid} {how}"));
     }
-    // It hangs, and so does its signal handler.
-    let killed = sent.and_then(|()| process.signal(Signal::SIGKILL));
+    // The agent hangs, and so does its signal handler.
+    let killed = sent.and_then(|()| process.send_signal(Signal::SIGKILL));
     match killed {
         Ok(()) if process.ends_within(KILLED) => outcome.ended.push(format!(
             "process {pid} did not end and was killed{}",
@@ -230,7 +232,7 @@ fn end(agent: &Agent, is_asked: bool, outcome: &mut Outcome) {
     }
 }
 
-fn text(outcome: &Outcome) -> String {
+fn outcome_text(outcome: &Outcome) -> String {
     let mut text = String::new();
     for ended in &outcome.ended {
         text += &format!("agent: {ended}\n");
@@ -239,7 +241,7 @@ fn text(outcome: &Outcome) -> String {
         removed if removed.is_empty() => "nothing was attached\n".to_owned(),
         removed => format!("removed from the kernel: {removed}\n"),
     };
-    for Other { what, command } in &outcome.others {
+    for OtherPin { what, command } in &outcome.others {
         text += &format!("not the agent's, and still there: {what}; `{command}` removes it\n");
     }
     text

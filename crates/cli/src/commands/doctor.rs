@@ -11,11 +11,11 @@ use crate::options::{Global, Readable};
 
 /// Checks what this machine supports.
 pub fn run(global: &Global) -> Result<()> {
-    let Readable { config, fault } = global.readable()?;
+    let Readable { config, fault } = global.readable_config()?;
     let mut checks = thalweg_agent::doctor::doctor(&config);
-    checks.extend(fault.map(configuration));
-    checks.extend(newcomers(&config));
-    output::show(&global.format, &checks, || text(&checks))?;
+    checks.extend(fault.map(configuration_check));
+    checks.extend(check_newcomers(&config));
+    output::show_value(&global.format, &checks, || checks_table(&checks))?;
     if checks
         .iter()
         .any(|check| check.state == CheckState::Missing)
@@ -29,7 +29,7 @@ pub fn run(global: &Global) -> Result<()> {
 }
 
 /// Congestion controls that a running agent leaves out; none without an agent.
-fn newcomers(config: &Config) -> Option<Check> {
+fn check_newcomers(config: &Config) -> Option<Check> {
     let client = Client::new(config.paths.socket.clone(), config.paths.pin.clone());
     let status: Status = client.get("/v1/status").ok()?;
     let Newcomers { names, line } = status.newcomers?;
@@ -43,7 +43,7 @@ fn newcomers(config: &Config) -> Option<Check> {
 }
 
 /// A configuration with which no agent starts.
-fn configuration(fault: String) -> Check {
+fn configuration_check(fault: String) -> Check {
     Check {
         name: "configuration".to_owned(),
         state: CheckState::Missing,
@@ -53,7 +53,7 @@ fn configuration(fault: String) -> Check {
     }
 }
 
-fn text(checks: &[Check]) -> String {
+fn checks_table(checks: &[Check]) -> String {
     let rows = checks.iter().map(|check| {
         let state = match check.state {
             CheckState::Ok => "ok",

@@ -6,23 +6,23 @@ use anyhow::{Context, Result};
 use clap::Args;
 use serde::Deserialize;
 use thalweg_agent::view::{Event, Explanation};
-use thalweg_terminal::output::{self, bytes, milliseconds, percent, rate};
-use thalweg_terminal::whole;
+use thalweg_terminal::output::{self, bytes_text, milliseconds_text, percent_text, rate_text};
+use thalweg_terminal::whole_number;
 
-use crate::client::{Client, encode};
-use crate::options::{Global, host};
+use crate::client::{Client, percent_encode};
+use crate::options::{Global, parse_host};
 
-/// Which events.
+/// Options of `events`.
 #[derive(Debug, Args)]
 pub struct Options {
     /// Go on with events as they come, until interrupted.
     #[arg(long, short)]
     follow: bool,
     /// Only events of this remote host.
-    #[arg(long, value_name = "HOST", value_parser = host)]
+    #[arg(long, value_name = "HOST", value_parser = parse_host)]
     host: Option<String>,
     /// The latest N events, at most 10000.
-    #[arg(long, value_name = "N", default_value_t = 20, value_parser = whole::<u32>(0..=10_000))]
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = whole_number::<u32>(0..=10_000))]
     limit: u32,
 }
 
@@ -39,41 +39,41 @@ enum Line {
 
 /// Shows decisions and ends of connections, oldest first.
 pub fn run(global: &Global, options: &Options) -> Result<()> {
-    let client = global.client()?;
+    let client = global.agent_client()?;
     let host = options
         .host
         .as_deref()
-        .map(|host| encode(&record(&client, host)));
+        .map(|host| percent_encode(&record_key(&client, host)));
     let host = host.as_deref();
     let latest = format!(
         "/v1/events?limit={}{}",
         options.limit,
-        query("&host=", host)
+        query_parameter("&host=", host)
     );
     if !options.follow {
         let mut events: Vec<Event> = client.get(&latest)?;
         events.reverse();
-        return output::show(&global.format, &events, || {
-            events.iter().map(line).collect()
+        return output::show_value(&global.format, &events, || {
+            events.iter().map(event_line).collect()
         });
     }
     // An event between the two requests is in both responses.
     let seen = std::cell::RefCell::new(HashSet::new());
-    client.follow(
-        &format!("/v1/events/stream{}", query("?host=", host)),
+    client.follow_lines(
+        &format!("/v1/events/stream{}", query_parameter("?host=", host)),
         &latest,
         |events: Vec<Event>| {
             events.iter().rev().try_for_each(|event| {
-                seen.borrow_mut().insert(identity(event));
-                show(event, global.format.json)
+                seen.borrow_mut().insert(event_identity(event));
+                show_event(event, global.format.json)
             })
         },
         |text| {
             let parsed = serde_json::from_str(text)
                 .with_context(|| format!("the agent sent what is not an event: {text}"))?;
             match parsed {
-                Line::Event(event) if seen.borrow_mut().remove(&identity(&event)) => Ok(()),
-                Line::Event(event) => show(&event, global.format.json),
+                Line::Event(event) if seen.borrow_mut().remove(&event_identity(&event)) => Ok(()),
+                Line::Event(event) => show_event(&event, global.format.json),
                 Line::Missed { missed } if global.format.json => {
                     output::print_json_line(&serde_json::json!({ "missed": missed }))
                 }
@@ -84,36 +84,36 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
 }
 
 /// Identity of an event, whether stored or not.
-fn identity(event: &Event) -> (i64, u64, String) {
+fn event_identity(event: &Event) -> (i64, u64, String) {
     (event.time_ms, event.connection, event.kind.clone())
 }
 
 /// The key of the record that contains an address, under which events are stored. The address
 /// itself if the agent has no such record (any more).
-fn record(client: &Client, host: &str) -> String {
+fn record_key(client: &Client, host: &str) -> String {
     client
-        .get::<Vec<Explanation>>(&format!("/v1/hosts/{}", encode(host)))
+        .get::<Vec<Explanation>>(&format!("/v1/hosts/{}", percent_encode(host)))
         .ok()
         .and_then(|found| found.into_iter().next())
         .map_or_else(|| host.to_owned(), |found| found.host.address)
 }
 
-fn query(name: &str, value: Option<&str>) -> String {
+fn query_parameter(name: &str, value: Option<&str>) -> String {
     value
         .map(|value| format!("{name}{value}"))
         .unwrap_or_default()
 }
 
-fn show(event: &Event, json: bool) -> Result<()> {
+fn show_event(event: &Event, json: bool) -> Result<()> {
     if json {
         output::print_json_line(event)
     } else {
-        output::print(&line(event))
+        output::print(&event_line(event))
     }
 }
 
 /// One event as one line of text.
-pub fn line(event: &Event) -> String {
+pub fn event_line(event: &Event) -> String {
     let name = |arm: &Option<String>| arm.clone().unwrap_or_else(|| "another".to_owned());
     let from_to = if event.passive { "from" } else { "to" };
     let port = if event.passive {
@@ -123,7 +123,7 @@ pub fn line(event: &Event) -> String {
     };
     let mut text = format!(
         "{}  {:8}  {from_to} {} port {port}: ",
-        output::time(event.time_ms),
+        output::time_text(event.time_ms),
         event.kind,
         event.remote
     );
@@ -133,7 +133,7 @@ pub fn line(event: &Event) -> String {
             text.push_str(&format!(
                 " ({}, {}",
                 event.reason,
-                percent(event.propensity)
+                percent_text(event.propensity)
             ));
             match event.level.strip_prefix("fleet-") {
                 Some(level) => {
@@ -159,9 +159,9 @@ pub fn line(event: &Event) -> String {
             text.push_str(&format!(
                 "{} moved {} at {}, RTT {}, {} of {} segments retransmitted ({}, {})",
                 name(&event.arm),
-                bytes(measured.bytes),
-                rate(measured.rate_bytes_per_s as f64),
-                milliseconds(measured.srtt_us),
+                bytes_text(measured.bytes),
+                rate_text(measured.rate_bytes_per_s as f64),
+                milliseconds_text(measured.srtt_us),
                 measured.retrans,
                 measured.segs_out,
                 measured.end,

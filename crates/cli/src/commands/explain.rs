@@ -3,34 +3,36 @@
 use anyhow::Result;
 use clap::Args;
 use thalweg_agent::view::{Explanation, HostArm};
-use thalweg_terminal::output::{self, milliseconds, percent, rate, span};
-use thalweg_units::figures::three;
+use thalweg_terminal::output::{self, milliseconds_text, percent_text, rate_text, span_text};
+use thalweg_units::figures::three_digits;
 use thalweg_units::printable;
 
 use super::{events, networks, windows};
-use crate::client::encode;
-use crate::options::{Global, host};
+use crate::client::percent_encode;
+use crate::options::{Global, parse_host};
 
-/// Which host.
+/// Options of `explain`.
 #[derive(Debug, Args)]
 pub struct Options {
     /// Address of the remote host, or its prefix as `thalweg hosts` shows it.
-    #[arg(value_parser = host)]
+    #[arg(value_parser = parse_host)]
     host: String,
 }
 
 /// Explains the congestion control of the next connection to a host.
 pub fn run(global: &Global, options: &Options) -> Result<()> {
-    let path = format!("/v1/hosts/{}", encode(&options.host));
-    let explanations: Vec<Explanation> = global.client()?.get(&path)?;
+    let path = format!("/v1/hosts/{}", percent_encode(&options.host));
+    let explanations: Vec<Explanation> = global.agent_client()?.get(&path)?;
     let several = explanations.len() > 1;
-    let texts = explanations.iter().map(|one| text(one, several));
-    output::show(&global.format, &explanations, || {
+    let texts = explanations
+        .iter()
+        .map(|one| explanation_text(one, several));
+    output::show_value(&global.format, &explanations, || {
         texts.collect::<Vec<_>>().join("\n")
     })
 }
 
-fn text(explanation: &Explanation, several: bool) -> String {
+fn explanation_text(explanation: &Explanation, several: bool) -> String {
     let host = &explanation.host;
     let namespace = match &host.container {
         Some(container) => format!(" (container {})", printable(container)),
@@ -47,32 +49,36 @@ fn text(explanation: &Explanation, several: bool) -> String {
     }
     let known = match explanation.windows.as_slice() {
         [] => String::new(),
-        of => format!("\nInitial windows:\n{}", windows::of(of)),
+        of => format!("\nInitial windows:\n{}", windows::windows_table(of)),
     };
     if !explanation.networks.is_empty() {
-        text.push_str(&networks::table(&explanation.networks));
+        text.push_str(&networks::networks_table(&explanation.networks));
     }
     // A host without record.
     if host.connections == 0 && host.scored == 0 {
         return text + &known;
     }
-    text.push_str(&output::pairs(vec![
+    text.push_str(&output::pairs_table(vec![
         (
             "connections",
-            format!("{}, the last {} ago", host.connections, span(host.idle_s)),
+            format!(
+                "{}, the last {} ago",
+                host.connections,
+                span_text(host.idle_s)
+            ),
         ),
         ("measurements", host.scored.to_string()),
         ("moved mid-flow", host.switched.to_string()),
-        ("lowest round-trip time", milliseconds(host.min_rtt_us)),
+        ("lowest round-trip time", milliseconds_text(host.min_rtt_us)),
         (
             "under the default",
             format!(
                 "{:.1} × the {} of late",
                 host.queue_bits.exp2(),
-                milliseconds(host.base_rtt_us)
+                milliseconds_text(host.base_rtt_us)
             ),
         ),
-        ("highest rate", rate(host.max_rate_bytes_per_s as f64)),
+        ("highest rate", rate_text(host.max_rate_bytes_per_s as f64)),
     ]));
     let header = [
         "Arm", "Next", "Cost", "+/-", "Rate", "RTT", "Retrans", "Evidence", "Scored", "Chosen",
@@ -81,7 +87,7 @@ fn text(explanation: &Explanation, several: bool) -> String {
     let rows = host
         .arms
         .iter()
-        .map(|arm| row(arm, host.best.as_deref()))
+        .map(|arm| arm_row(arm, host.best.as_deref()))
         .collect();
     text.push('\n');
     text.push_str(&output::table(
@@ -101,11 +107,11 @@ fn text(explanation: &Explanation, several: bool) -> String {
     if !explanation.recent.is_empty() {
         text.push_str("\nLatest events, newest first:\n");
         for event in &explanation.recent {
-            text.push_str(&events::line(event));
+            text.push_str(&events::event_line(event));
         }
     }
     if explanation.events_share < 1.0 {
-        let share = three(100.0 * explanation.events_share);
+        let share = three_digits(100.0 * explanation.events_share);
         text.push_str(&format!(
             "\nThe store keeps the events of {share} % of the host-hours; of the others only the \
              latest are known.\n"
@@ -114,7 +120,7 @@ fn text(explanation: &Explanation, several: bool) -> String {
     text
 }
 
-fn row(arm: &HostArm, best: Option<&str>) -> Vec<String> {
+fn arm_row(arm: &HostArm, best: Option<&str>) -> Vec<String> {
     let measured = |text: String| {
         if arm.evidence > 0.0 {
             text
@@ -133,12 +139,12 @@ fn row(arm: &HostArm, best: Option<&str>) -> Vec<String> {
     };
     vec![
         format!("{}{mark}", arm.arm),
-        percent(arm.next_probability),
+        percent_text(arm.next_probability),
         measured(format!("{:.2}", arm.cost_bits)),
         measured(format!("{:.2}", arm.deviation_bits)),
-        measured(rate(arm.rate_bytes_per_s)),
-        measured(milliseconds(arm.srtt_us)),
-        measured(percent(arm.retransmitted)),
+        measured(rate_text(arm.rate_bytes_per_s)),
+        measured(milliseconds_text(arm.srtt_us)),
+        measured(percent_text(arm.retransmitted)),
         format!("{:.2}", arm.evidence),
         arm.scored.to_string(),
         arm.count.to_string(),

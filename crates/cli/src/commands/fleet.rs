@@ -16,7 +16,7 @@ use crate::options::Global;
 
 /// Sub-commands for fleets.
 #[derive(Debug, Subcommand)]
-pub enum What {
+pub enum FleetCommand {
     /// Show how this machine's agent stands in its fleet, and all agents.
     Status(status::Options),
     /// Show what all agents gain against their control groups, as one.
@@ -34,17 +34,17 @@ pub enum What {
     Key(key::Options),
     /// Publish policies, and see how far each agent is.
     #[command(subcommand)]
-    Policy(policy::What),
+    Policy(policy::FleetPolicyCommand),
 }
 
 /// Runs the sub-command.
-pub fn run(global: &Global, what: &What) -> Result<()> {
+pub fn run(global: &Global, what: &FleetCommand) -> Result<()> {
     match what {
-        What::Status(options) => status::run(global, options),
-        What::Gain(options) => gain::run(global, options),
-        What::Init(options) => init::run(global, options),
-        What::Buckets(options) => buckets::run(global, options),
-        What::Key(options) => key::run(global, options),
-        What::Policy(what) => policy::run(global, what),
+        FleetCommand::Status(options) => status::run(global, options),
+        FleetCommand::Gain(options) => gain::run(global, options),
+        FleetCommand::Init(options) => init::run(global, options),
+        FleetCommand::Buckets(options) => buckets::run(global, options),
+        FleetCommand::Key(options) => key::run(global, options),
+        FleetCommand::Policy(what) => policy::run(global, what),
     }
 }

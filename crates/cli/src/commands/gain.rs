@@ -5,12 +5,12 @@ use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 use thalweg_agent::view::{Gain, GainGroup, GainRow};
 use thalweg_gain::CLUSTERS_MIN;
-use thalweg_terminal::output::{self, span};
-use thalweg_units::figures::three;
+use thalweg_terminal::output::{self, span_text};
+use thalweg_units::figures::three_digits;
 
 use crate::options::Global;
 
-/// What to compare.
+/// Options of `gain`.
 #[derive(Debug, Args)]
 pub struct Options {
     /// One table for each arm, prefix (/24, /48), service port or source too.
@@ -60,53 +60,53 @@ struct Resumed {
 
 /// Shows what the learner gains, or what a rule does.
 pub fn run(global: &Global, options: &Options) -> Result<()> {
-    let client = global.client()?;
+    let client = global.agent_client()?;
     if options.resume {
         let answer: Resumed = client.post("/v1/gain/resume")?;
-        return output::show(&global.format, &answer, || match answer.resumed {
+        return output::show_value(&global.format, &answer, || match answer.resumed {
             0 => "nothing was taken back\n".to_owned(),
             _ => "learner and rules go on as before\n".to_owned(),
         });
     }
     let mut query = Vec::new();
     if let Some(by) = options.by {
-        query.push(format!("by={}", name(by)));
+        query.push(format!("by={}", value_name(by)));
     }
     if let Some(rule) = &options.rule {
-        query.push(format!("rule={}", escaped(rule)));
+        query.push(format!("rule={}", percent_encode(rule)));
     }
     let mut gain: Gain = match query.is_empty() {
         true => client.get("/v1/gain")?,
         false => client.get(&format!("/v1/gain?{}", query.join("&")))?,
     };
     if let Some(measure) = options.measure {
-        let measure = name(measure);
+        let measure = value_name(measure);
         for group in &mut gain.groups {
             group.rows.retain(|row| row.measure == measure);
         }
     }
     let no_source =
         options.by == Some(By::Source) && gain.groups.iter().all(|group| group.by != "source");
-    output::show(&global.format, &gain, || {
+    output::show_value(&global.format, &gain, || {
         let note = match no_source {
             true => {
                 "\nNo connection of an agent with `[fleet]` has ended yet: there are no sources.\n"
             }
             false => "",
         };
-        text(&gain) + note
+        gain_text(&gain) + note
     })
 }
 
 /// A word of the command line, as the API has it.
-pub fn name(value: impl ValueEnum) -> String {
+pub fn value_name(value: impl ValueEnum) -> String {
     value
         .to_possible_value()
         .map_or_else(String::new, |value| value.get_name().to_owned())
 }
 
 /// Percent-encodes all but letters and digits.
-fn escaped(text: &str) -> String {
+fn percent_encode(text: &str) -> String {
     text.bytes().fold(String::new(), |mut text, byte| {
         match byte.is_ascii_alphanumeric() {
             true => text.push(byte.into()),
@@ -116,10 +116,10 @@ fn escaped(text: &str) -> String {
     })
 }
 
-fn text(gain: &Gain) -> String {
+fn gain_text(gain: &Gain) -> String {
     let mut text = format!("{}\n", gain.summary);
     if let Some(rule) = &gain.rule {
-        let share = three(rule.share * 100.0);
+        let share = three_digits(rule.share * 100.0);
         text += &format!(
             "\nRule {} of policy {} ({share} %): {} flows taken, {} left alone.\n",
             rule.name, rule.policy, rule.taken, rule.left
@@ -138,11 +138,11 @@ fn text(gain: &Gain) -> String {
             (None, Some(_)) => "No flow gets it".to_owned(),
             (None, None) => "Nothing is explored".to_owned(),
         };
-        let left = span(revert.left_s);
+        let left = span_text(revert.left_s);
         text += &format!("\n{what} for another {left}. {}.\n", revert.why);
     }
     for group in &gain.groups {
-        text += &table(group, gain.rule.is_some());
+        text += &group_table(group, gain.rule.is_some());
     }
     if gain.left_out > 0 {
         text += &format!(
@@ -159,7 +159,7 @@ fn text(gain: &Gain) -> String {
     text
 }
 
-fn table(group: &GainGroup, of_rule: bool) -> String {
+fn group_table(group: &GainGroup, of_rule: bool) -> String {
     if group.rows.is_empty() {
         return String::new();
     }
@@ -167,22 +167,22 @@ fn table(group: &GainGroup, of_rule: bool) -> String {
         "all" => String::new(),
         by => format!("{by} {}\n", group.name),
     };
-    format!("\n{title}{}", comparison(&group.rows, of_rule))
+    format!("\n{title}{}", comparison_table(&group.rows, of_rule))
 }
 
 /// Rows of the learner against its control group, or of a rule.
-pub fn comparison(rows: &[GainRow], of_rule: bool) -> String {
+pub fn comparison_table(rows: &[GainRow], of_rule: bool) -> String {
     let (control, treated) = match of_rule {
         true => ("Left alone", "Taken"),
         false => ("Control", "Treated"),
     };
     let header = ["", "Effect", "Interval", control, treated, "Verdict"];
-    let rows = rows.iter().map(row).collect();
+    let rows = rows.iter().map(comparison_row).collect();
     output::table(&header, &[1, 2, 3, 4], rows)
 }
 
 /// A comparison as a row.
-pub fn row(row: &GainRow) -> Vec<String> {
+pub fn comparison_row(row: &GainRow) -> Vec<String> {
     let measure = match row.measure.as_str() {
         "time" => "time",
         "retransmitted" => "retransmitted segments",
@@ -191,7 +191,13 @@ pub fn row(row: &GainRow) -> Vec<String> {
         other => other,
     };
     let unit = if row.unit == "percent" { " %" } else { " pts" };
-    let signed = |value: f64| format!("{}{}", if value > 0.0 { "+" } else { "" }, three(value));
+    let signed = |value: f64| {
+        format!(
+            "{}{}",
+            if value > 0.0 { "+" } else { "" },
+            three_digits(value)
+        )
+    };
     let interval = match (row.low, row.high) {
         (Some(low), Some(high)) => format!("{} to {}{unit}", signed(low), signed(high)),
         _ if row.control.min(row.treated) < CLUSTERS_MIN => "too few".to_owned(),
@@ -199,7 +205,7 @@ pub fn row(row: &GainRow) -> Vec<String> {
     };
     let verdict = match (row.verdict.as_str(), row.known_in_s) {
         ("unknown", Some(0)) | ("unknown", None) => "not known yet".to_owned(),
-        ("unknown", Some(left)) => format!("not known yet; about {}", span(left)),
+        ("unknown", Some(left)) => format!("not known yet; about {}", span_text(left)),
         ("same", _) => "no difference that matters".to_owned(),
         (word, _) => word.to_owned(),
     };

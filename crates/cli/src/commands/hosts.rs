@@ -7,17 +7,17 @@ use anyhow::Result;
 use clap::{Args, ValueEnum};
 use thalweg_agent::view::{Explanation, Host, HostArm, Hosts};
 use thalweg_policy::{Prefix, PrefixError};
-use thalweg_terminal::output::{self, milliseconds, percent, rate};
+use thalweg_terminal::output::{self, milliseconds_text, percent_text, rate_text};
 use thalweg_units::address::{self, Nat64};
 use thalweg_units::figures::PUBLISHED_HOSTS;
 use thalweg_units::grammar::is_congestion_control;
-use thalweg_units::prefix::bits;
+use thalweg_units::prefix::address_bits;
 use thalweg_units::printable;
 
-use crate::client::{Client, encode};
+use crate::client::{Client, percent_encode};
 use crate::options::Global;
 
-/// Which hosts, and in which order.
+/// Options of `hosts`.
 #[derive(Debug, Args)]
 pub struct Options {
     /// Order of the hosts.
@@ -78,8 +78,11 @@ impl FromStr for Filter {
 fn parse_prefix(text: &str) -> Option<Prefix> {
     let bare = text.strip_prefix('[').map(|rest| rest.replacen(']', "", 1));
     let text = bare.as_deref().unwrap_or(text);
-    if let Some(address) = address::parse(text) {
-        return Some(Prefix::of(bits(Nat64::default().unwrap(address)), 128));
+    if let Some(address) = address::parse_address(text) {
+        return Some(Prefix::of(
+            address_bits(Nat64::default().unwrap_address(address)),
+            128,
+        ));
     }
     match Prefix::parse(text) {
         Ok(prefix) | Err(PrefixError::HostBits(prefix)) => Some(prefix),
@@ -89,11 +92,11 @@ fn parse_prefix(text: &str) -> Option<Prefix> {
 
 /// Whether a text is a prefix that a host's record is in, or an address that the record covers.
 pub fn matches_prefix(host: &str, text: &str) -> bool {
-    parse_prefix(text).is_some_and(|prefix| overlap(host, prefix))
+    parse_prefix(text).is_some_and(|prefix| prefixes_overlap(host, prefix))
 }
 
 /// Whether a host's record and a prefix overlap: an address finds the record that contains it.
-fn overlap(host: &str, prefix: Prefix) -> bool {
+fn prefixes_overlap(host: &str, prefix: Prefix) -> bool {
     parse_prefix(host).is_some_and(|host| host.overlaps(prefix))
 }
 
@@ -104,9 +107,12 @@ fn in_agents_form(client: &Client, filter: &Filter) -> Result<Filter> {
     };
     let mut own = None;
     if !prefix.is_ipv4() && prefix.length() == 128 {
-        let path = format!("/v1/hosts/{}", encode(&prefix.address().to_string()));
+        let path = format!(
+            "/v1/hosts/{}",
+            percent_encode(&prefix.address().to_string())
+        );
         // An agent that cannot explain it lists its hosts all the same.
-        let found: Option<Vec<Explanation>> = client.find(&path).unwrap_or(None);
+        let found: Option<Vec<Explanation>> = client.find_resource(&path).unwrap_or(None);
         let first = found.into_iter().flatten().next();
         own = first.and_then(|it| parse_prefix(&it.host.address));
     }
@@ -115,19 +121,19 @@ fn in_agents_form(client: &Client, filter: &Filter) -> Result<Filter> {
 
 /// Lists the records of remote hosts.
 pub fn run(global: &Global, options: &Options) -> Result<()> {
-    let client = global.client()?;
+    let client = global.agent_client()?;
     let mut hosts: Hosts = client.get("/v1/hosts")?;
     let filters = options.filter.iter();
     let filters: Result<Vec<Filter>> = filters.map(|it| in_agents_form(&client, it)).collect();
-    choose(&mut hosts.hosts, &filters?, options);
-    output::show(&global.format, &hosts, || match options.classic {
-        true => published(&hosts.hosts),
-        false => table(&hosts.hosts),
+    filter_and_sort(&mut hosts.hosts, &filters?, options);
+    output::show_value(&global.format, &hosts, || match options.classic {
+        true => published_table(&hosts.hosts),
+        false => hosts_table(&hosts.hosts),
     })
 }
 
 /// Filters, sorts and cuts.
-fn choose(hosts: &mut Vec<Host>, filters: &[Filter], options: &Options) {
+fn filter_and_sort(hosts: &mut Vec<Host>, filters: &[Filter], options: &Options) {
     let mut prefixes = Vec::new();
     let mut arms = Vec::new();
     for filter in filters {
@@ -140,7 +146,7 @@ fn choose(hosts: &mut Vec<Host>, filters: &[Filter], options: &Options) {
         hosts.retain(|host| {
             prefixes
                 .iter()
-                .any(|prefix| overlap(&host.address, **prefix))
+                .any(|prefix| prefixes_overlap(&host.address, **prefix))
         });
     }
     if !arms.is_empty() {
@@ -167,7 +173,7 @@ fn choose(hosts: &mut Vec<Host>, filters: &[Filter], options: &Options) {
 }
 
 /// The columns of `explain`, with the host before them.
-fn table(hosts: &[Host]) -> String {
+fn hosts_table(hosts: &[Host]) -> String {
     let header = [
         "Host", "Arm", "Next", "Cost", "Rate", "RTT", "Retrans", "Scored", "Chosen",
     ];
@@ -178,21 +184,21 @@ fn table(hosts: &[Host]) -> String {
         };
         vec![
             arm.arm.clone(),
-            percent(arm.next_probability),
+            percent_text(arm.next_probability),
             measured(format!("{:.2}", arm.cost_bits)),
-            measured(rate(arm.rate_bytes_per_s)),
-            measured(milliseconds(arm.srtt_us)),
-            measured(percent(arm.retransmitted)),
+            measured(rate_text(arm.rate_bytes_per_s)),
+            measured(milliseconds_text(arm.srtt_us)),
+            measured(percent_text(arm.retransmitted)),
             arm.scored.to_string(),
             arm.count.to_string(),
         ]
     };
-    rows(hosts, &header, &[2, 3, 4, 5, 6, 7, 8], cells)
+    table_of_arms(hosts, &header, &[2, 3, 4, 5, 6, 7, 8], cells)
 }
 
 /// A row for each arm of each host; a host without arms has a row, too. The last column is there
 /// if a host is a container's.
-fn rows(
+fn table_of_arms(
     hosts: &[Host],
     header: &[&str],
     numbers: &[usize],
@@ -229,11 +235,11 @@ fn rows(
     output::table(&header, numbers, rows.collect())
 }
 
-fn published(hosts: &[Host]) -> String {
+fn published_table(hosts: &[Host]) -> String {
     let header = [&PUBLISHED_HOSTS[..], &["Mbit/s", "Next"]].concat();
     let cells = |arm: &HostArm| {
         let typical = match arm.evidence > 0.0 {
-            true => output::megabits(arm.rate_bytes_per_s),
+            true => output::megabits_text(arm.rate_bytes_per_s),
             false => "-".to_owned(),
         };
         vec![
@@ -244,10 +250,10 @@ fn published(hosts: &[Host]) -> String {
             arm.min_rtt_us.to_string(),
             arm.max_rate.to_string(),
             typical,
-            percent(arm.next_probability),
+            percent_text(arm.next_probability),
         ]
     };
-    rows(hosts, &header, &[2, 3, 4, 5, 6, 7, 8], cells)
+    table_of_arms(hosts, &header, &[2, 3, 4, 5, 6, 7, 8], cells)
 }
 
 #[cfg(test)]
@@ -257,7 +263,7 @@ mod tests {
     #[test]
     fn an_address_finds_the_record_that_covers_it() {
         let within = |host: &str, filter: &str| match filter.parse::<Filter>() {
-            Ok(Filter::Within(prefix)) => overlap(host, prefix),
+            Ok(Filter::Within(prefix)) => prefixes_overlap(host, prefix),
             other => panic!("{filter} is {other:?}"),
         };
         assert!(within("192.0.2.7", "192.0.2.7"));

@@ -34,7 +34,7 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
         (file::standard_input(most)?, "standard input".into())
     } else {
         (
-            file::open(&options.file, most)?,
+            file::open_regular(&options.file, most)?,
             options.file.display().to_string(),
         )
     };
@@ -45,7 +45,7 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
     };
     thalweg_agent::store::check_document(from_start)
         .map_err(|error| anyhow!("{name}: {error}; nothing was imported"))?;
-    let answer: Imported = global.client()?.post_file("/v1/import", document)?;
+    let answer: Imported = global.agent_client()?.post_file("/v1/import", document)?;
     if global.format.json {
         return output::print_json(&answer);
     }

@@ -28,15 +28,15 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
         true => "/v1/fleet/metrics",
         false => "/metrics",
     };
-    global.client()?.get_parts(resource, |part| {
+    global.agent_client()?.get_parts(resource, |part| {
         text.extend_from_slice(part);
         Ok(())
     })?;
     let Some(path) = &options.file else {
-        return output::write(&text);
+        return output::write_bytes(&text);
     };
     let context = || format!("cannot write {}", path.display());
     let mut draft = Draft::new(path, 0o644).with_context(context)?;
-    draft.write(&text).with_context(context)?;
+    draft.append_bytes(&text).with_context(context)?;
     draft.persist().with_context(context)
 }

@@ -3,13 +3,13 @@
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 use thalweg_agent::view::{Network, NetworkArm, NetworkLimits, Networks};
-use thalweg_terminal::output::{self, percent, rate};
-use thalweg_units::figures::three;
+use thalweg_terminal::output::{self, percent_text, rate_text};
+use thalweg_units::figures::three_digits;
 use thalweg_units::printable;
 
 use crate::options::Global;
 
-/// Which networks.
+/// Options of `networks`.
 #[derive(Debug, Args)]
 pub struct Options {
     /// Only networks of this kind.
@@ -18,8 +18,8 @@ pub struct Options {
     /// Only those that know enough to decide about a new host.
     #[arg(long)]
     decides: bool,
-    /// What limits their connections instead, the busiest networks first, and what would help: since
-    /// yesterday, or the agent's start.
+    /// Show instead what limits their connections, the busiest networks first, and what would help:
+    /// since yesterday, or the agent's start.
     #[arg(long, conflicts_with = "decides")]
     limits: bool,
     /// Show at most this many networks. Default: all.
@@ -32,15 +32,15 @@ pub struct Options {
 enum Level {
     /// The addresses around a host.
     Prefix,
-    /// Those that `networks.table` of the configuration names.
+    /// Networks that `networks.table` of the configuration names.
     Named,
     /// The hosts of a service with a similar round-trip time.
     Service,
     /// All hosts of a network namespace.
     Namespace,
-    /// What other agents told of prefixes.
+    /// Prefixes that other agents reported.
     FleetPrefix,
-    /// What other agents told of named networks.
+    /// Named networks that other agents reported.
     FleetNamed,
 }
 
@@ -59,7 +59,7 @@ impl Level {
 
 /// Lists what is known of networks.
 pub fn run(global: &Global, options: &Options) -> Result<()> {
-    let mut found: Networks = global.client()?.get("/v1/networks")?;
+    let mut found: Networks = global.agent_client()?.get("/v1/networks")?;
     let networks = &mut found.networks;
     if let Some(level) = options.level {
         networks.retain(|network| network.level == level.name());
@@ -72,9 +72,9 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
         limits.retain(|network| network.level == level.name());
     }
     limits.truncate(most);
-    output::show(&global.format, &found, || {
+    output::show_value(&global.format, &found, || {
         match (options.limits, &found.limits_untold) {
-            (false, _) => table(&found.networks),
+            (false, _) => networks_table(&found.networks),
             (true, Some(why)) => format!("{why}\n"),
             (true, None) => limits_table(&found.limits),
         }
@@ -104,9 +104,9 @@ fn limits_table(networks: &[NetworkLimits]) -> String {
             .into_iter()
             .chain(shares.map(percent_of))
             .chain([
-                free.map_or_else(|| "-".to_owned(), rate),
+                free.map_or_else(|| "-".to_owned(), rate_text),
                 match network.fastest_bytes_per_s > 0.0 {
-                    true => rate(network.fastest_bytes_per_s),
+                    true => rate_text(network.fastest_bytes_per_s),
                     false => "-".to_owned(),
                 },
                 limits.connections.to_string(),
@@ -118,16 +118,16 @@ fn limits_table(networks: &[NetworkLimits]) -> String {
         "\nShares of the time with data outstanding; idle: of the time open, the application had\n\
          nothing to send. Free: rate of connections that neither receiver nor send buffer held up.\n",
     );
-    text + &findings(networks)
+    text + &findings_text(networks)
 }
 
-/// What holds networks up, and what would help.
-pub(super) fn findings(networks: &[NetworkLimits]) -> String {
+/// Limits that networks have, and what would help.
+pub(super) fn findings_text(networks: &[NetworkLimits]) -> String {
     let all = networks.iter().flat_map(|network| {
         let findings = network.limits.findings.iter();
         findings.map(|finding| {
             let words = format!("{}: {}", printable(&network.name), finding.words);
-            let lines = output::wrap(&words, usize::from(output::WIDTH));
+            let lines = output::wrap_text(&words, usize::from(output::WIDTH));
             format!("\n{}\n", lines.join("\n"))
         })
     });
@@ -146,7 +146,7 @@ fn with_container(name: &str, container: Option<&str>) -> String {
 }
 
 /// Networks with what each knows of the arms.
-pub(super) fn table(networks: &[Network]) -> String {
+pub(super) fn networks_table(networks: &[Network]) -> String {
     if networks.is_empty() {
         return "no networks\n".to_owned();
     }
@@ -156,10 +156,10 @@ pub(super) fn table(networks: &[Network]) -> String {
     let rows = networks.iter().flat_map(|network| {
         network.arms.iter().enumerate().map(|(number, arm)| {
             let mut row = match number {
-                0 => first(network),
+                0 => network_cells(network),
                 _ => vec![String::new(); 3],
             };
-            row.extend(cells(network, arm));
+            row.extend(arm_cells(network, arm));
             row
         })
     });
@@ -181,7 +181,7 @@ pub(super) fn table(networks: &[Network]) -> String {
     text
 }
 
-fn first(network: &Network) -> Vec<String> {
+fn network_cells(network: &Network) -> Vec<String> {
     let name = with_container(&network.name, network.container.as_deref());
     vec![
         match network.agents {
@@ -195,7 +195,7 @@ fn first(network: &Network) -> Vec<String> {
     ]
 }
 
-fn cells(network: &Network, arm: &NetworkArm) -> Vec<String> {
+fn arm_cells(network: &Network, arm: &NetworkArm) -> Vec<String> {
     let mark = if network.best.as_deref() == Some(arm.arm.as_str()) {
         " *"
     } else if arm.harmful {
@@ -211,11 +211,11 @@ fn cells(network: &Network, arm: &NetworkArm) -> Vec<String> {
     };
     vec![
         format!("{}{mark}", arm.arm),
-        percent(arm.next_probability),
+        percent_text(arm.next_probability),
         known(format!("{time:+.0} %")),
         known(format!("{error:.0} %")),
-        three(arm.evidence),
-        three(arm.own_evidence),
+        three_digits(arm.evidence),
+        three_digits(arm.own_evidence),
         arm.scored.to_string(),
     ]
 }

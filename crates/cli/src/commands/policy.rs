@@ -20,19 +20,19 @@ use clap::Subcommand;
 use thalweg_agent::config::Config;
 use thalweg_agent::store::Store;
 use thalweg_control::policy::history::{History, Outcome};
-use thalweg_control::policy::{Place, Report};
+use thalweg_control::policy::{PolicyPaths, Report};
 use thalweg_control::{learner, links, system};
 use thalweg_policy::{Compiled, Faults, Policy, Warning, WarningKind};
 use thalweg_terminal::failure;
 use thalweg_terminal::kinds::{self, Kind};
-use thalweg_terminal::output::{self, count};
+use thalweg_terminal::output::{self, count_text};
 use thalweg_units::file::MAX_FILE_BYTES;
 
 use crate::options::Global;
 
 /// Sub-commands for policies.
 #[derive(Debug, Subcommand)]
-pub enum What {
+pub enum PolicyCommand {
     /// Check policy files; exit code 1 if one has a fault.
     ///
     /// Faults and warnings have file, line and column. Needs no privilege.
@@ -57,23 +57,23 @@ pub enum What {
 }
 
 /// Runs the sub-command.
-pub fn run(global: &Global, what: &What) -> Result<()> {
+pub fn run(global: &Global, what: &PolicyCommand) -> Result<()> {
     match what {
-        What::Check(options) => check::run(global, options),
-        What::Test(options) => test::run(global, options),
-        What::Diff(options) => diff::run(global, options),
-        What::Apply(options) => apply::run(global, options),
-        What::Show => show::run(global),
-        What::Rollback => rollback::run(global),
-        What::Remove => remove::run(global),
-        What::Statistics(options) => statistics::run(global, options),
+        PolicyCommand::Check(options) => check::run(global, options),
+        PolicyCommand::Test(options) => test::run(global, options),
+        PolicyCommand::Diff(options) => diff::run(global, options),
+        PolicyCommand::Apply(options) => apply::run(global, options),
+        PolicyCommand::Show => show::run(global),
+        PolicyCommand::Rollback => rollback::run(global),
+        PolicyCommand::Remove => remove::run(global),
+        PolicyCommand::Statistics(options) => statistics::run(global, options),
     }
 }
 
 /// The paths for applying policies, and their history.
-fn place(global: &Global, config: Config) -> Result<(Place, History)> {
+fn paths_and_history(global: &Global, config: Config) -> Result<(PolicyPaths, History)> {
     let history = visible_history(global, &config)?;
-    let place = Place {
+    let place = PolicyPaths {
         cgroup: policy_cgroup(global, &config)?,
         pin: config.paths.pin,
     };
@@ -112,29 +112,29 @@ fn cgroup_beside_learner(global: &Global, pin: &Path, configured: PathBuf) -> Pa
     );
     // A command with --watch comes here again and again.
     static TOLD: Once = Once::new();
-    TOLD.call_once(|| failure::note(&note, global.format.json));
+    TOLD.call_once(|| failure::print_note(&note, global.format.json));
     cgroup
 }
 
 /// The kernel's id of the cgroup that the learner is attached to, if that can be seen.
 fn learner_cgroup(pin: &Path) -> Option<u64> {
-    let link = links::open(&pin.join(learner::MAIN_LINK)).ok()??;
+    let link = links::open_link(&pin.join(learner::MAIN_LINK)).ok()??;
     let id = links::attached_to(&link).ok()??;
     (id != 0).then_some(id)
 }
 
 /// The paths for applying policies, and their history, for a command that writes there. A directory that
 /// others use stays theirs.
-fn own_place(global: &Global) -> Result<(Place, History)> {
-    let config = global.config()?;
+fn own_place(global: &Global) -> Result<(PolicyPaths, History)> {
+    let config = global.effective_config()?;
     if config.paths.state.exists() {
         Store::check_own(&config.paths.state)?;
     }
-    place(global, config)
+    paths_and_history(global, config)
 }
 
 /// Prints the policy now in force; with a report if open connections were covered.
-fn tell(global: &Global, outcome: &Outcome, report: Option<&Report>) -> Result<()> {
+fn show_outcome(global: &Global, outcome: &Outcome, report: Option<&Report>) -> Result<()> {
     let reached = outcome.applied.reached.as_ref();
     if global.format.json {
         return output::print_json(&serde_json::json!({
@@ -142,7 +142,7 @@ fn tell(global: &Global, outcome: &Outcome, report: Option<&Report>) -> Result<(
             "rules": outcome.rules,
             "map_bytes": outcome.applied.map_bytes,
             "notes": outcome.applied.notes,
-            "existing": reached.map(|reached| existing::json(reached, report)),
+            "existing": reached.map(|reached| existing::visited_json(reached, report)),
         }));
     }
     let more = reached.map_or_else(Vec::new, |reached| reached.notes.clone());
@@ -158,11 +158,11 @@ fn tell(global: &Global, outcome: &Outcome, report: Option<&Report>) -> Result<(
         "policy {} (number {}) is in force: {}, {} of kernel memory{dry_run}\n",
         outcome.entry.name,
         outcome.entry.number,
-        count(outcome.rules, "rule"),
-        output::bytes(outcome.applied.map_bytes)
+        count_text(outcome.rules, "rule"),
+        output::bytes_text(outcome.applied.map_bytes)
     ))?;
     match reached {
-        Some(reached) => output::print(&existing::text(reached, report)),
+        Some(reached) => output::print(&existing::visited_text(reached, report)),
         None => Ok(()),
     }
 }
@@ -170,7 +170,7 @@ fn tell(global: &Global, outcome: &Outcome, report: Option<&Report>) -> Result<(
 /// A note where the policy in force has set something on listeners: nothing takes that back.
 fn kept_by_listeners(history: &History, pin: &Path) -> Option<String> {
     let entry = history.in_force(pin).ok().flatten()?;
-    let text = history.text(entry.number).ok()?;
+    let text = history.read_text(entry.number).ok()?;
     let policy = Policy::parse(&text, &entry.file).ok()?;
     let sets = !entry.dry_run && policy.sets_listeners();
     sets.then(|| {
@@ -188,29 +188,29 @@ fn rto_min_us() -> Option<u32> {
     text.trim().parse().ok()
 }
 
-fn read(file: &Path) -> Result<Vec<u8>> {
-    kinds::expect(file, Kind::Policy)?;
-    Ok(thalweg_units::file::read(file, MAX_FILE_BYTES)?)
+fn read_file(file: &Path) -> Result<Vec<u8>> {
+    kinds::expect_kind(file, Kind::Policy)?;
+    Ok(thalweg_units::file::read_bytes(file, MAX_FILE_BYTES)?)
 }
 
 /// A valid policy; of several faults the first is reported.
-fn load(file: &Path) -> Result<Policy> {
+fn load_policy(file: &Path) -> Result<Policy> {
     Ok(load_with_text(file)?.1)
 }
 
-/// As [`load`], with its text before it.
+/// As [`load_policy`], with its text before it.
 pub(super) fn load_with_text(file: &Path) -> Result<(Vec<u8>, Policy)> {
-    let bytes = read(file)?;
-    let policy = parse(&bytes, file)?;
-    policy.compile().map_err(|faults| first(&faults))?;
+    let bytes = read_file(file)?;
+    let policy = parse_policy(&bytes, file)?;
+    policy.compile().map_err(|faults| first_error(&faults))?;
     Ok((bytes, policy))
 }
 
 /// A compiled policy, with its text before it and its warnings after it.
-fn compile(file: &Path) -> Result<(Vec<u8>, Compiled, Vec<String>)> {
-    let bytes = read(file)?;
-    let policy = parse(&bytes, file)?;
-    let compiled = policy.compile().map_err(|faults| first(&faults))?;
+fn compile_file(file: &Path) -> Result<(Vec<u8>, Compiled, Vec<String>)> {
+    let bytes = read_file(file)?;
+    let policy = parse_policy(&bytes, file)?;
+    let compiled = policy.compile().map_err(|faults| first_error(&faults))?;
     let warnings = policy.warnings_where(rto_min_us()).into_iter();
     let warnings = warnings.filter(|warning| warning.kind != WarningKind::Trap);
     let text = |warning: Warning| {
@@ -224,10 +224,10 @@ fn compile(file: &Path) -> Result<(Vec<u8>, Compiled, Vec<String>)> {
     Ok((bytes, compiled, warnings.map(text).collect()))
 }
 
-fn parse(bytes: &[u8], file: &Path) -> Result<Policy> {
-    Policy::parse(bytes, file).map_err(|faults| first(&faults))
+fn parse_policy(bytes: &[u8], file: &Path) -> Result<Policy> {
+    Policy::parse(bytes, file).map_err(|faults| first_error(&faults))
 }
 
-fn first(faults: &Faults) -> anyhow::Error {
-    anyhow!("{}", faults.first("thalweg policy check"))
+fn first_error(faults: &Faults) -> anyhow::Error {
+    anyhow!("{}", faults.first_fault("thalweg policy check"))
 }

@@ -12,9 +12,9 @@ use crate::client::Client;
 use crate::options::Global;
 
 /// How long the agent may take to go on with another configuration.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// Between two looks whether it has.
-const LOOK: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 #[derive(Deserialize, Serialize)]
 struct Answer {
@@ -26,11 +26,11 @@ struct Answer {
 /// Has the agent read its configuration again, and waits until it is in force.
 pub fn run(global: &Global) -> Result<()> {
     // A fault of the file is in the agent's answer.
-    let paths = global.readable()?.config.paths;
+    let paths = global.readable_config()?.config.paths;
     let client = Client::new(paths.socket, paths.pin);
     let answer: Answer = client.post("/v1/reload")?;
     if answer.changed {
-        wait(&client, answer.session)?;
+        wait_for_session(&client, answer.session)?;
     }
     if global.format.json {
         return output::print_json(&answer);
@@ -42,8 +42,8 @@ pub fn run(global: &Global) -> Result<()> {
 }
 
 /// Waits until the agent has gone on with that session.
-fn wait(client: &Client, session: u64) -> Result<()> {
-    let deadline = Instant::now() + PATIENCE;
+fn wait_for_session(client: &Client, session: u64) -> Result<()> {
+    let deadline = Instant::now() + TIMEOUT;
     loop {
         let outcome = client.get::<Status>("/v1/status");
         if let Ok(status) = &outcome
@@ -59,10 +59,10 @@ fn wait(client: &Client, session: u64) -> Result<()> {
             outcome?;
             bail!(
                 "the agent does not go on with the new configuration within {} s; its log says why",
-                PATIENCE.as_secs()
+                TIMEOUT.as_secs()
             );
         }
         // Between two configurations it answers nobody.
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL_INTERVAL);
     }
 }

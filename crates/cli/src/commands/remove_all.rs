@@ -46,7 +46,7 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
     if paths.state != Config::default().paths.state && paths.state.exists() {
         let state = paths.state.display();
         let note = format!("{state} stays, with what was learned: `rm -r {state}` removes it");
-        failure::note(&note, global.format.json);
+        failure::print_note(&note, global.format.json);
     }
     if !left.is_empty() {
         bail!("still in force: {}", left.join("; "));
@@ -67,7 +67,7 @@ fn clear_directory(global: &Global, pin: &Path, left: &mut Vec<String>) {
     };
     note(detach::run(global));
     note(match global.other_pin {
-        None => policy::run(global, &policy::What::Remove),
+        None => policy::run(global, &policy::PolicyCommand::Remove),
         Some(_) => remove_other_policy(global, pin),
     });
     // Without pins no privilege is needed.
@@ -81,7 +81,7 @@ fn clear_directory(global: &Global, pin: &Path, left: &mut Vec<String>) {
             .for_each(|it| note(sockops::unload(pin, &it.name))),
         Err(error) => note(Err(error)),
     }
-    match cc::loaded(pin) {
+    match cc::loaded_controls(pin) {
         Ok(all) => all
             .iter()
             .for_each(|(name, _)| note(remove_control(pin, name))),
@@ -105,12 +105,12 @@ fn remove_other_policy(global: &Global, pin: &Path) -> Result<()> {
 /// network namespace goes on giving it to new ones: a second call would not find it.
 ///
 /// # Errors
-/// It cannot be withdrawn.
+/// The congestion control cannot be withdrawn.
 fn remove_control(pin: &Path, name: &str) -> Result<()> {
     let Err(refused) = cc::unload(pin, name) else {
         return Ok(());
     };
-    let used = cc::count()?.get(name).copied().unwrap_or_default();
+    let used = cc::count_usage()?.get(name).copied().unwrap_or_default();
     if !used.has_sockets() && used.default_in == 0 {
         return Err(refused);
     }
@@ -123,7 +123,7 @@ fn remove_control(pin: &Path, name: &str) -> Result<()> {
         let _ = fs::remove_dir(directory);
     }
     if used.default_in > 0 {
-        output::warn(&format!(
+        output::print_warning(&format!(
             "{name} is the default of {} network namespace{}, where new connections get it until \
              another is named, with: sysctl net.ipv4.tcp_congestion_control=cubic",
             used.default_in,
@@ -133,6 +133,6 @@ fn remove_control(pin: &Path, name: &str) -> Result<()> {
     }
     output::print(&format!(
         "{name} is withdrawn: {} keep it until they end\n",
-        cc::sockets(used)
+        cc::describe_sockets(used)
     ))
 }

@@ -18,22 +18,22 @@ use crate::options::Global;
 pub mod file;
 mod windows;
 
-/// What is judged, and by which decisions.
+/// Options of `replay`.
 #[derive(Debug, Args)]
 pub struct Options {
     /// Logged decisions, as `thalweg export --decisions` writes them.
     file: PathBuf,
     /// The rule of choice that is judged.
-    #[arg(long, value_enum, default_value_t = Choice::Thalweg)]
-    rule: Choice,
+    #[arg(long, value_enum, default_value_t = LearningRule::Thalweg)]
+    rule: LearningRule,
     /// A key of the configuration's table `[learning]` and its value; may be repeated.
-    #[arg(long, value_name = "KEY=VALUE", value_parser = setting)]
+    #[arg(long, value_name = "KEY=VALUE", value_parser = parse_setting)]
     set: Vec<String>,
 }
 
 /// Rules of choice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Choice {
+enum LearningRule {
     /// The learner.
     Thalweg,
     /// The published tuner's.
@@ -44,19 +44,19 @@ enum Choice {
     Random,
 }
 
-impl Choice {
+impl LearningRule {
     fn name(self) -> &'static str {
         match self {
-            Choice::Thalweg => "thalweg",
-            Choice::Classic => "classic",
-            Choice::Default => "default",
-            Choice::Random => "random",
+            LearningRule::Thalweg => "thalweg",
+            LearningRule::Classic => "classic",
+            LearningRule::Default => "default",
+            LearningRule::Random => "random",
         }
     }
 }
 
 /// A line of the configuration; what is no number is quoted.
-fn setting(text: &str) -> Result<String, String> {
+fn parse_setting(text: &str) -> Result<String, String> {
     let Some((key, value)) = text.split_once('=') else {
         return Err("expected KEY=VALUE".to_owned());
     };
@@ -73,18 +73,18 @@ fn setting(text: &str) -> Result<String, String> {
 /// Compares a rule with the one that ran.
 pub fn run(global: &Global, options: &Options) -> Result<()> {
     let learns = match options.rule {
-        Choice::Thalweg => Some(Mode::Thalweg),
-        Choice::Classic => Some(Mode::Classic),
-        Choice::Default | Choice::Random => None,
+        LearningRule::Thalweg => Some(Mode::Thalweg),
+        LearningRule::Classic => Some(Mode::Classic),
+        LearningRule::Default | LearningRule::Random => None,
     };
     if learns.is_none() && !options.set.is_empty() {
         bail!("--set: the rule {} has no parameters", options.rule.name());
     }
-    let config = settings(&options.set)?;
-    let decisions = file::read(&options.file, &config.networks)?;
+    let config = parse_settings(&options.set)?;
+    let decisions = file::read_decisions(&options.file, &config.networks)?;
     let rule = match (learns, options.rule) {
-        (Some(mode), _) => Rule::Learner(params(&config, mode, &decisions.arms)),
-        (None, Choice::Random) => Rule::Random,
+        (Some(mode), _) => Rule::Learner(learner_params(&config, mode, &decisions.arms)),
+        (None, LearningRule::Random) => Rule::Random,
         (None, _) => Rule::Default,
     };
     let mut replay = Replay::new(rule);
@@ -92,13 +92,16 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
         .connections
         .iter()
         .for_each(|it| replay.add_connection(it));
-    let windows = windows::judged(&decisions.windows, config.initial_window.mask);
+    let windows = windows::judge_windows(&decisions.windows, config.initial_window.mask);
     let name = options.rule.name();
     let outcome = match replay.replay_outcome() {
         Ok(outcome) => Ok(outcome),
         Err(small) => {
             let why = too_few(&small);
-            if !windows.as_ref().is_some_and(windows::Section::tells) {
+            if !windows
+                .as_ref()
+                .is_some_and(windows::Section::has_estimates)
+            {
                 bail!("{}: {why}", options.file.display());
             }
             Err(why)
@@ -108,21 +111,21 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
     let moved = moved.count() as u64;
     let document = || {
         let mut document = match &outcome {
-            Ok(outcome) => document(name, outcome, moved),
+            Ok(outcome) => estimates_json(name, outcome, moved),
             Err(why) => json!({ "rule": name, "untold": why }),
         };
         if let Some(windows) = &windows {
-            document["initial_windows"] = windows.document();
+            document["initial_windows"] = windows.to_json();
         }
         document
     };
-    output::show(&global.format, &document(), || {
+    output::show_value(&global.format, &document(), || {
         let mut text = match &outcome {
-            Ok(outcome) => text(name, outcome, moved),
+            Ok(outcome) => estimates_text(name, outcome, moved),
             Err(why) => format!("Not known what {name} takes: {why}.\n"),
         };
         if let Some(windows) = &windows {
-            text += &format!("\n{}", windows.text());
+            text += &format!("\n{}", windows.to_text());
         }
         text
     })
@@ -134,16 +137,19 @@ fn too_few(small: &TooSmall) -> String {
         0 => String::new(),
         n => format!("; for {n} more the log gave its choice no chance"),
     };
-    format!("{}: {small}{left}", counted(small.size.connections))
+    format!(
+        "{}: {small}{left}",
+        connections_text(small.size.connections)
+    )
 }
 
 /// The configuration with these lines in `[learning]`.
-fn settings(lines: &[String]) -> Result<Config> {
+fn parse_settings(lines: &[String]) -> Result<Config> {
     let text = format!("[learning]\n{}\n", lines.join("\n"));
     Config::parse(&text, Path::new("--set")).context("--set cannot be used")
 }
 
-fn params(config: &Config, mode: Mode, arms: &[String]) -> Params {
+fn learner_params(config: &Config, mode: Mode, arms: &[String]) -> Params {
     let rescue = config.learning.rescue.as_ref();
     Params {
         mode,
@@ -159,12 +165,12 @@ fn is_moved(connection: &Connection) -> bool {
     arms.any(|arm| arm != Some(connection.arm))
 }
 
-fn counted(connections: u64) -> String {
-    output::count(connections, "connection")
+fn connections_text(connections: u64) -> String {
+    output::count_text(connections, "connection")
 }
 
 /// An estimate as JSON.
-fn estimate(it: &Estimate) -> Value {
+fn estimate_json(it: &Estimate) -> Value {
     let interval = |it: &Interval| json!({ "mean": it.mean, "low": it.low, "high": it.high });
     json!({
         "logged": it.logged,
@@ -175,12 +181,12 @@ fn estimate(it: &Estimate) -> Value {
 }
 
 /// The difference of a logarithm (base 2) in per cent.
-fn percent(log2: f64) -> f64 {
+fn log2_to_percent(log2: f64) -> f64 {
     100.0 * (log2.exp2() - 1.0)
 }
 
 /// The estimates as JSON.
-fn document(rule: &str, outcome: &Outcome, moved: u64) -> Value {
+fn estimates_json(rule: &str, outcome: &Outcome, moved: u64) -> Value {
     let size = &outcome.size;
     json!({
         "rule": rule,
@@ -194,13 +200,13 @@ fn document(rule: &str, outcome: &Outcome, moved: u64) -> Value {
         "control": outcome.control,
         "without_data": outcome.without_data,
         "moved": moved,
-        "cost_bits": estimate(&outcome.cost),
-        "time_log2_us_per_byte": estimate(&outcome.time),
+        "cost_bits": estimate_json(&outcome.cost),
+        "time_log2_us_per_byte": estimate_json(&outcome.time),
     })
 }
 
 /// The estimates for people.
-fn text(rule: &str, outcome: &Outcome, moved: u64) -> String {
+fn estimates_text(rule: &str, outcome: &Outcome, moved: u64) -> String {
     let size = &outcome.size;
     let row = |name: &str, it: &Interval, scale: &dyn Fn(f64) -> f64, unit: &str| {
         let figure = |value: f64| format!("{:+.2}{unit}", scale(value));
@@ -213,11 +219,16 @@ fn text(rule: &str, outcome: &Outcome, moved: u64) -> String {
     let same = |value: f64| value;
     let (time, cost) = (&outcome.time, &outcome.cost);
     let rows = vec![
-        row("Time per byte, doubly robust", &time.robust, &percent, " %"),
+        row(
+            "Time per byte, doubly robust",
+            &time.robust,
+            &log2_to_percent,
+            " %",
+        ),
         row(
             "Time per byte, propensity-weighted",
             &time.weighted,
-            &percent,
+            &log2_to_percent,
             " %",
         ),
         row("Cost in bits, doubly robust", &cost.robust, &same, ""),
@@ -231,7 +242,7 @@ fn text(rule: &str, outcome: &Outcome, moved: u64) -> String {
     let mut text = format!(
         "{}\n\n{}\nCost: {:.2} bits logged, {:.2} by the rule. {} to {}; as much as {:.0} connections \
          to {:.0} hosts\nthat it decided itself ({EFFECTIVE_MIN} and {EFFECTIVE_HOSTS_MIN} are needed).\n",
-        sentence(rule, "takes", &time.robust),
+        interval_sentence(rule, "takes", &time.robust),
         output::table(
             &["Rule less log", "Difference", "95 % interval"],
             &[1, 2],
@@ -239,8 +250,8 @@ fn text(rule: &str, outcome: &Outcome, moved: u64) -> String {
         ),
         cost.logged,
         cost.logged + cost.robust.mean,
-        counted(size.connections),
-        output::count(size.hosts, "host"),
+        connections_text(size.connections),
+        output::count_text(size.hosts, "host"),
         size.effective,
         size.effective_hosts,
     );
@@ -254,7 +265,7 @@ fn text(rule: &str, outcome: &Outcome, moved: u64) -> String {
     if moved > 0 {
         text += &format!(
             "Moved on their way: {}. The first decision about each is judged, later ones act as logged.\n",
-            counted(moved)
+            connections_text(moved)
         );
     }
     if size.stand_for > 1.0001 * size.connections as f64 {
@@ -269,15 +280,15 @@ fn text(rule: &str, outcome: &Outcome, moved: u64) -> String {
         (outcome.without_data, "nothing delivered"),
     ] {
         if count > 0 {
-            text += &format!("Left out: {} ({what}).\n", counted(count));
+            text += &format!("Left out: {} ({what}).\n", connections_text(count));
         }
     }
     text
 }
 
 /// The answer in words.
-fn sentence(rule: &str, takes: &str, time: &Interval) -> String {
-    let (low, high) = (percent(time.low), percent(time.high));
+fn interval_sentence(rule: &str, takes: &str, time: &Interval) -> String {
+    let (low, high) = (log2_to_percent(time.low), log2_to_percent(time.high));
     match time.contains_value(0.0) {
         true => format!(
             "Not known whether {rule} {takes} less or more time than what ran: {low:+.1} % to \
@@ -285,7 +296,7 @@ fn sentence(rule: &str, takes: &str, time: &Interval) -> String {
         ),
         false => format!(
             "{rule} {takes} {:.1} % {} time than what ran ({low:+.1} % to {high:+.1} %).",
-            percent(time.mean).abs(),
+            log2_to_percent(time.mean).abs(),
             if time.mean < 0.0 { "less" } else { "more" },
         ),
     }

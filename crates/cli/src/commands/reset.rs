@@ -7,15 +7,15 @@ use clap::Args;
 use serde::{Deserialize, Serialize};
 use thalweg_terminal::{Failure, output};
 
-use crate::client::encode;
-use crate::options::{Global, host};
+use crate::client::percent_encode;
+use crate::options::{Global, parse_host};
 
-/// Which host.
+/// Options of `reset`.
 #[derive(Debug, Args)]
 pub struct Options {
     /// Address of the remote host to forget, or its prefix as `thalweg hosts` shows it.
     /// Default: all hosts.
-    #[arg(value_parser = host)]
+    #[arg(value_parser = parse_host)]
     host: Option<String>,
     /// Do not ask; needed without a terminal.
     #[arg(long, short)]
@@ -34,20 +34,20 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
         .host
         .as_deref()
         .map_or("all hosts".to_owned(), |host| host.to_owned());
-    if !options.yes && !confirmed(&what)? {
+    if !options.yes && !ask_confirmation(&what)? {
         return Err(Failure::Usage("nothing was forgotten".to_owned()).into());
     }
     let path = match &options.host {
-        Some(host) => format!("/v1/hosts/{}", encode(host)),
+        Some(host) => format!("/v1/hosts/{}", percent_encode(host)),
         None => "/v1/hosts".to_owned(),
     };
-    let answer: Removed = global.client()?.delete(&path)?;
-    output::show(&global.format, &answer, || {
+    let answer: Removed = global.agent_client()?.delete(&path)?;
+    output::show_value(&global.format, &answer, || {
         format!("{} host records forgotten\n", answer.removed)
     })
 }
 
-fn confirmed(what: &str) -> Result<bool> {
+fn ask_confirmation(what: &str) -> Result<bool> {
     let input = std::io::stdin();
     if !input.is_terminal() {
         let message = "standard input is not a terminal to ask on; say --yes".to_owned();

@@ -15,7 +15,7 @@ use tracing_subscriber::fmt::format::debug_fn;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
-use crate::options::{Global, cgroup};
+use crate::options::{Global, cgroup_directory};
 
 /// Options that override the configuration.
 #[derive(Clone, Debug, Args)]
@@ -41,12 +41,12 @@ pub struct Options {
     ///
     /// Overrides `advise.only` of the configuration, and with FRACTION `advise.trials`. `thalweg
     /// advise` shows what was found.
-    #[arg(long, value_name = "FRACTION", num_args = 0..=1, value_parser = fraction)]
+    #[arg(long, value_name = "FRACTION", num_args = 0..=1, value_parser = parse_fraction)]
     #[arg(conflicts_with = "dry_run")]
     advise: Option<Option<f64>>,
 }
 
-fn fraction(text: &str) -> Result<f64, String> {
+fn parse_fraction(text: &str) -> Result<f64, String> {
     let number = text.parse().ok().filter(|it| (0.0..=1.0).contains(it));
     number.ok_or_else(|| "expected a number from 0 to 1".to_owned())
 }
@@ -57,18 +57,17 @@ fn parse_mode(text: &str) -> Result<Mode, String> {
 
 impl Options {
     /// The configuration, with what the command line sets in effect.
-    fn config(&self, global: &Global) -> Result<Config> {
-        let mut config =
-            global
-                .config()
-                .map_err(|error| match error.downcast_ref::<ConfigError>() {
-                    Some(fault) if fault.may_pass() => error,
-                    _ => unusable_configuration(format!("{error:#}")),
-                })?;
+    fn effective_config(&self, global: &Global) -> Result<Config> {
+        let mut config = global.effective_config().map_err(|error| {
+            match error.downcast_ref::<ConfigError>() {
+                Some(fault) if fault.may_pass() => error,
+                _ => unusable_configuration(format!("{error:#}")),
+            }
+        })?;
         match &self.cgroup {
             Some(path) if path.as_os_str() == "auto" => config.cgroup = None,
             Some(path) => {
-                let directory = cgroup(path).context("--cgroup")?;
+                let directory = cgroup_directory(path).context("--cgroup")?;
                 config.cgroup = Some(std::path::absolute(directory)?);
             }
             None => {}
@@ -92,15 +91,15 @@ impl Options {
 /// A configuration that the agent cannot use, however often it is started: EX_CONFIG of sysexits(3).
 /// systemd shows its name, and the unit does not start again.
 fn unusable_configuration(why: String) -> anyhow::Error {
-    Failure::coded(78, why).into()
+    Failure::with_code(78, why).into()
 }
 
 /// Runs the agent in the foreground.
 pub fn run(global: &Global, options: &Options) -> Result<()> {
-    let config = options.config(global)?;
-    log();
+    let config = options.effective_config(global)?;
+    start_logging();
     let (global, options) = (global.clone(), options.clone());
-    let ran = thalweg_agent::run::run(config, Box::new(move || options.config(&global)));
+    let ran = thalweg_agent::run::run(config, Box::new(move || options.effective_config(&global)));
     // A key or a certificate that cannot be used is like a wrong line.
     let is_of_fleet = |error: &anyhow::Error| match error.downcast_ref() {
         Some(StartError::Settings(fault)) => !fault.may_pass(),
@@ -116,7 +115,7 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
 /// Logs to the journal, with fields and levels, where standard error goes there anyway; else to
 /// standard error. `RUST_LOG` sets the filter, by default `info` and above, but nothing of the NATS client:
 /// the agent tells of its faults.
-fn log() {
+fn start_logging() {
     let filter =
         EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info,async_nats=off"));
     let journal = journal::is_standard_error()

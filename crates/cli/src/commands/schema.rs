@@ -15,9 +15,9 @@ pub struct Options {
 /// Kinds of files that have a schema.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Kind {
-    /// Of the agent, /etc/thalweg/thalweg.toml.
+    /// The agent's configuration, /etc/thalweg/thalweg.toml.
     Configuration,
-    /// Of `thalweg policy`.
+    /// Files of `thalweg policy`.
     Policy,
     /// Moved to `thalweg-lab`.
     #[value(hide = true)]

@@ -10,10 +10,10 @@ use thalweg_control::privileges::MissingPrivilege;
 use thalweg_control::sockops::{self, Loaded};
 use thalweg_control::system;
 use thalweg_terminal::{Failure, output};
-use thalweg_units::file::{MAX_FILE_BYTES, open};
+use thalweg_units::file::{MAX_FILE_BYTES, open_regular};
 
 use crate::client::check_pins_last;
-use crate::options::{Global, cgroup};
+use crate::options::{Global, cgroup_directory};
 
 /// Sub-commands for programs of others.
 #[derive(Debug, Args)]
@@ -46,7 +46,7 @@ struct Load {
     /// cgroup whose sockets the programs see: system.slice, or its directory.
     #[arg(long, value_name = "PATH")]
     cgroup: PathBuf,
-    /// Its name. Default: that of the file, up to the first dot.
+    /// Name to load it under. Default: that of the file, up to the first dot.
     #[arg(long, value_name = "N")]
     name: Option<String>,
 }
@@ -76,27 +76,27 @@ struct Line<'a> {
 pub fn run(global: &Global, options: &Options) -> Result<()> {
     global.expect_configuration()?;
     let pin = match &options.command {
-        Command::Load(_) => global.config()?.paths.pin,
+        Command::Load(_) => global.effective_config()?.paths.pin,
         _ => global.readable_or_warn()?.paths.pin,
     };
     system::check_sees_pins(&pin)?;
-    act(global, &pin, options).map_err(classified)
+    run_command(global, &pin, options).map_err(with_exit_code)
 }
 
 /// Gives an error its documented exit code.
-fn classified(error: anyhow::Error) -> anyhow::Error {
+fn with_exit_code(error: anyhow::Error) -> anyhow::Error {
     if error.is::<MissingPrivilege>() {
         return Failure::Missing(format!("{error:#}")).into();
     }
     error
 }
 
-fn act(global: &Global, pin: &Path, options: &Options) -> Result<()> {
+fn run_command(global: &Global, pin: &Path, options: &Options) -> Result<()> {
     match &options.command {
         Command::Load(load) => {
             // Faults of the object are reported first.
-            open(&load.object, MAX_FILE_BYTES)?;
-            let cgroup = cgroup(&load.cgroup)?;
+            open_regular(&load.object, MAX_FILE_BYTES)?;
+            let cgroup = cgroup_directory(&load.cgroup)?;
             check_pins_last(pin)?;
             let loaded = sockops::load(pin, &load.object, &cgroup, load.name.as_deref())?;
             if global.format.json {
@@ -116,7 +116,7 @@ fn act(global: &Global, pin: &Path, options: &Options) -> Result<()> {
         }
         Command::Unload(name) => {
             sockops::unload(pin, &name.name)?;
-            output::show(
+            output::show_value(
                 &global.format,
                 &serde_json::json!({ "unloaded": name.name }),
                 || format!("unloaded {}\n", name.name),
@@ -124,16 +124,16 @@ fn act(global: &Global, pin: &Path, options: &Options) -> Result<()> {
         }
         Command::List => {
             let loaded = sockops::list(pin)?;
-            output::show(&global.format, &loaded, || match loaded.is_empty() {
+            output::show_value(&global.format, &loaded, || match loaded.is_empty() {
                 true => "nothing is loaded\n".to_owned(),
-                false => table(&loaded) + &problems(&loaded),
+                false => objects_table(&loaded) + &problems_text(&loaded),
             })
         }
-        Command::Trace(trace) => follow(global, pin, trace),
+        Command::Trace(trace) => follow_trace(global, pin, trace),
     }
 }
 
-fn table(loaded: &[Loaded]) -> String {
+fn objects_table(loaded: &[Loaded]) -> String {
     let rows = loaded.iter().map(|loaded| {
         let cgroup = loaded.cgroup.as_ref();
         vec![
@@ -147,7 +147,7 @@ fn table(loaded: &[Loaded]) -> String {
 }
 
 /// Faults: what is not as it was loaded, a line each.
-fn problems(loaded: &[Loaded]) -> String {
+fn problems_text(loaded: &[Loaded]) -> String {
     let of = |loaded: &Loaded| {
         let faults = loaded.faults.iter();
         let lines = faults.map(|fault| format!("problem: {}: {fault}\n", loaded.name));
@@ -156,7 +156,7 @@ fn problems(loaded: &[Loaded]) -> String {
     loaded.iter().map(of).collect()
 }
 
-fn follow(global: &Global, pin: &Path, trace: &Trace) -> Result<()> {
+fn follow_trace(global: &Global, pin: &Path, trace: &Trace) -> Result<()> {
     let prefixes = match &trace.name {
         Some(name) => sockops::printed_prefixes(pin, name)?,
         None => Vec::new(),
@@ -165,7 +165,7 @@ fn follow(global: &Global, pin: &Path, trace: &Trace) -> Result<()> {
     for line in pipe.split(b'\n') {
         let line = line.context("reading trace_pipe")?;
         let line = String::from_utf8_lossy(&line);
-        let Some((task, text)) = printed(&line) else {
+        let Some((task, text)) = printed_text(&line) else {
             continue;
         };
         let is_wanted = |prefix: &String| text.starts_with(prefix.as_str());
@@ -182,7 +182,7 @@ fn follow(global: &Global, pin: &Path, trace: &Trace) -> Result<()> {
 }
 
 /// The task and the text of a line that a BPF program printed; none for other lines.
-fn printed(line: &str) -> Option<(&str, &str)> {
+fn printed_text(line: &str) -> Option<(&str, &str)> {
     let (before, text) = line.split_once(": bpf_trace_printk: ")?;
     let task = before.split(" [").next().unwrap_or(before);
     Some((task.trim(), text))
@@ -195,11 +195,11 @@ mod tests {
     #[test]
     fn lines_of_other_tracers_are_left_out() {
         let line = "          iperf3-321     [001] b.s2.  1234.567890: bpf_trace_printk: rtt 12 us";
-        assert_eq!(printed(line), Some(("iperf3-321", "rtt 12 us")));
+        assert_eq!(printed_text(line), Some(("iperf3-321", "rtt 12 us")));
         assert_eq!(
-            printed("  swapper/0-0 [000] d..  1.0: sched_switch: prev_comm=a"),
+            printed_text("  swapper/0-0 [000] d..  1.0: sched_switch: prev_comm=a"),
             None
         );
-        assert_eq!(printed("CPU:1 [LOST 3 EVENTS]"), None);
+        assert_eq!(printed_text("CPU:1 [LOST 3 EVENTS]"), None);
     }
 }

@@ -6,8 +6,8 @@ use serde::Serialize;
 use thalweg_agent::features;
 use thalweg_agent::view::{Newcomers, Repairs, Severity, Status};
 use thalweg_terminal::Failure;
-use thalweg_terminal::output::{self, bytes, span};
-use thalweg_units::figures::three;
+use thalweg_terminal::output::{self, bytes_text, span_text};
+use thalweg_units::figures::three_digits;
 use thalweg_units::one_line;
 
 use crate::client::Client;
@@ -38,25 +38,25 @@ struct Answer<'a> {
 /// Shows the state of the agent.
 pub fn run(global: &Global, options: &Options) -> Result<()> {
     if options.check {
-        let (line, code) = check(global);
+        let (line, code) = check_agent(global);
         output::print(&line)?;
         return match code {
             0 => Ok(()),
             code => Err(Failure::Silent(code).into()),
         };
     }
-    let status: Status = global.client()?.get("/v1/status")?;
-    let fault = global.readable()?.fault;
+    let status: Status = global.agent_client()?.get("/v1/status")?;
+    let fault = global.readable_config()?.fault;
     let answer = Answer {
         status: &status,
         configuration_fault: fault.as_deref(),
     };
-    output::show(&global.format, &answer, || text(&status))
+    output::show_value(&global.format, &answer, || status_text(&status))
 }
 
 /// A line for a monitoring system, and the exit code that goes with it.
-fn check(global: &Global) -> (String, u8) {
-    let Readable { config, fault } = match global.readable() {
+fn check_agent(global: &Global) -> (String, u8) {
+    let Readable { config, fault } = match global.readable_config() {
         Ok(readable) => readable,
         Err(error) => return (format!("THALWEG CRITICAL - {}\n", in_one_line(&error)), 2),
     };
@@ -65,7 +65,7 @@ fn check(global: &Global) -> (String, u8) {
     });
     let client = Client::new(config.paths.socket, config.paths.pin);
     match client.get::<Status>("/v1/status") {
-        Ok(status) => verdict(&status, &fault),
+        Ok(status) => agent_verdict(&status, &fault),
         Err(error) => {
             let line = format!("THALWEG CRITICAL - {}{fault}\n", in_one_line(&error));
             (line, 2)
@@ -79,7 +79,7 @@ fn in_one_line(error: &anyhow::Error) -> String {
 }
 
 /// `beside` follows what is said of the agent.
-fn verdict(status: &Status, beside: &str) -> (String, u8) {
+fn agent_verdict(status: &Status, beside: &str) -> (String, u8) {
     let c = &status.counters;
     let figures = format!(
         "hosts={};;;0;{} established={}c decided={}c changed={}c refused={}c events_lost={}c \
@@ -111,13 +111,13 @@ fn verdict(status: &Status, beside: &str) -> (String, u8) {
     (line, code)
 }
 
-fn text(status: &Status) -> String {
+fn status_text(status: &Status) -> String {
     let unset = match status.trials {
         _ if status.dry_run => ", dry run: nothing is set".to_owned(),
         Some(0.0) => ", advice only: nothing is set".to_owned(),
         Some(trials) => format!(
             ", advice only: trials on {} % of the hosts",
-            three(100.0 * trials)
+            three_digits(100.0 * trials)
         ),
         None => String::new(),
     };
@@ -127,7 +127,7 @@ fn text(status: &Status) -> String {
         ""
     };
     let snapshot = match status.snapshot_age_s {
-        Some(age) => format!("{} ago", span(age)),
+        Some(age) => format!("{} ago", span_text(age)),
         None => "none yet".to_owned(),
     };
     let mut rows = vec![
@@ -135,7 +135,7 @@ fn text(status: &Status) -> String {
             "agent",
             format!("{}, process {}", status.version, status.pid),
         ),
-        ("up", format!("{}{took_over}", span(status.uptime_s))),
+        ("up", format!("{}{took_over}", span_text(status.uptime_s))),
         ("mode", format!("{}{unset}", status.mode)),
         ("cgroup", status.cgroup.clone()),
         (
@@ -155,18 +155,23 @@ fn text(status: &Status) -> String {
             "memory",
             format!(
                 "{} in the kernel, {} in the agent",
-                bytes(status.map_bytes),
-                bytes(status.resident_bytes)
+                bytes_text(status.map_bytes),
+                bytes_text(status.resident_bytes)
             ),
         ),
     ];
-    rows.extend(counted(status));
+    rows.extend(counter_rows(status));
     for feature in features::all() {
         let found = status.features.get(feature.name());
         let row = found.and_then(|status| feature.status_row(status));
         rows.extend(row.map(|text| (feature.name(), text)));
     }
-    rows.extend(status.repairs.as_ref().map(|it| ("repairs", repairs(it))));
+    rows.extend(
+        status
+            .repairs
+            .as_ref()
+            .map(|it| ("repairs", repairs_text(it))),
+    );
     if let Some(Newcomers { names, line }) = &status.newcomers {
         let names = names.join(", ");
         let text = format!("{names}: loaded after the agent's start; [arms] {line} allows it");
@@ -178,28 +183,28 @@ fn text(status: &Status) -> String {
     for (index, problem) in status.problems.iter().enumerate() {
         rows.push((if index == 0 { "problems" } else { "" }, problem.clone()));
     }
-    output::pairs(rows)
+    output::pairs_table(rows)
 }
 
 /// Programs and pins that were put back.
-fn repairs(done: &Repairs) -> String {
-    let number = output::count(done.number, "repair");
+fn repairs_text(done: &Repairs) -> String {
+    let number = output::count_text(done.number, "repair");
     format!(
         "{number}, the last {} ago: {}",
-        span(done.last_age_s),
+        span_text(done.last_age_s),
         done.last
     )
 }
 
 /// Long connections, and what looks at them cost.
-fn long(status: &Status) -> String {
+fn open_connections_text(status: &Status) -> String {
     let c = &status.counters;
     let Some(looks) = &status.looks else {
         return "scored when they end".to_owned();
     };
     format!(
         "{} scored on their way, {} decided anew, {} moved; looks take {:.3} % of a processor",
-        output::count(c.stretches, "time"),
+        output::count_text(c.stretches, "time"),
         c.anew,
         c.moved,
         looks.processor_percent()
@@ -207,7 +212,7 @@ fn long(status: &Status) -> String {
 }
 
 /// Counters since the programs were attached.
-fn counted(status: &Status) -> Vec<(&'static str, String)> {
+fn counter_rows(status: &Status) -> Vec<(&'static str, String)> {
     let c = &status.counters;
     let measured_by = if status.kernel_busy_time {
         "busy time"
@@ -261,7 +266,7 @@ fn counted(status: &Status) -> Vec<(&'static str, String)> {
                 c.closed
             ),
         ),
-        ("long connections", long(status)),
+        ("long connections", open_connections_text(status)),
         (
             "not scored",
             format!(
@@ -292,7 +297,7 @@ fn counted(status: &Status) -> Vec<(&'static str, String)> {
         ),
     ];
     if status.events_share < 1.0 || status.events_left_out > 0 {
-        let share = three(100.0 * status.events_share);
+        let share = three_digits(100.0 * status.events_share);
         let left_out = status.events_left_out;
         let kept =
             format!("{share} % of the host-hours are kept, {left_out} left out by this agent");

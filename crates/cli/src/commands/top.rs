@@ -6,12 +6,12 @@ use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::time::Instant;
 
 use anyhow::{Result, bail};
-use asker::Want;
-use choice::{Act, Choice};
+use asker::RoundRequest;
+use choice::{Choice, KeyAction};
 use clap::Args;
 use nix::sys::signal::Signal;
 use scene::Paint;
-use seen::{Known, Round};
+use seen::{AgentView, RoundAnswers};
 use terminal::Screen;
 use thalweg_process::signals::Signals;
 use thalweg_terminal::Failure;
@@ -48,14 +48,14 @@ fn interval(text: &str) -> Result<Delay, String> {
     (delay >= LEAST).then_some(delay).ok_or_else(expected)
 }
 
-/// What goes on while the screen is shown.
+/// State while the screen is shown.
 struct Top {
-    known: Known,
+    known: AgentView,
     choice: Choice,
     paint: Paint,
     interval: Delay,
-    answers: Receiver<Round>,
-    wanted: Sender<Want>,
+    answers: Receiver<RoundAnswers>,
+    wanted: Sender<RoundRequest>,
     wake: UnixStream,
 }
 
@@ -66,15 +66,15 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
             "top draws on a terminal; use `thalweg status --json` and `thalweg hosts --json`";
         return Err(Failure::Usage(text.to_owned()).into());
     }
-    terminal::check()?;
-    let client = global.client()?;
+    terminal::check_terminal()?;
+    let client = global.agent_client()?;
     let choice = Choice::default();
     // No agent at the start is an error like that of other commands.
     let status: thalweg_agent::view::Status = client.get("/v1/status")?;
-    let mut known = Known::default();
-    let first = Round {
+    let mut known = AgentView::default();
+    let first = RoundAnswers {
         status: Some(status),
-        ..Round::default()
+        ..RoundAnswers::default()
     };
     let interval = options.interval;
     take(&mut known, first, interval);
@@ -85,10 +85,10 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
     wake.set_nonblocking(true)?;
     let (wanted, wants) = channel();
     let (sender, answers) = channel();
-    let want = Want::from(&choice);
+    let want = RoundRequest::from(&choice);
     wanted.send(want.clone())?;
     std::thread::spawn(move || {
-        asker::run(&client, want, interval.duration(), &wants, &sender, &waker);
+        asker::run_requests(&client, want, interval.duration(), &wants, &sender, &waker);
     });
     let no_colour = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     let top = Top {
@@ -105,25 +105,25 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
     top.show(&signals)
 }
 
-fn take(known: &mut Known, round: Round, interval: Delay) {
+fn take(known: &mut AgentView, round: RoundAnswers, interval: Delay) {
     let time_ms = jiff::Timestamp::now().as_millisecond();
     // Half of it: a round may come a little early.
-    known.take(round, Instant::now(), time_ms, interval.duration() / 2);
+    known.take_round(round, Instant::now(), time_ms, interval.duration() / 2);
 }
 
 impl Top {
     fn show(mut self, signals: &Signals) -> Result<()> {
-        let mut screen = Screen::take()?;
+        let mut screen = Screen::take_terminal()?;
         let every = self.interval.to_string();
         loop {
-            let drawn = screen.draw(|buffer| {
-                screen::draw(buffer, &self.known, &mut self.choice, self.paint, &every);
+            let drawn = screen.draw_with(|buffer| {
+                screen::draw_screen(buffer, &self.known, &mut self.choice, self.paint, &every);
             });
             // The terminal has gone.
             if drawn.is_err() {
                 return Err(Failure::OutputClosed.into());
             }
-            let woken = terminal::wait(signals, &self.wake)?;
+            let woken = terminal::wait_for_input(signals, &self.wake)?;
             if woken.end || !self.keys(&mut screen)? {
                 return Ok(());
             }
@@ -133,17 +133,17 @@ impl Top {
 
     /// Does what the keys say; false: it is the end.
     fn keys(&mut self, screen: &mut Screen) -> Result<bool> {
-        let before = Want::from(&self.choice);
-        while let Some(key) = terminal::key()? {
-            match self.choice.key(key) {
-                Act::Stay => {}
-                Act::Quit => return Ok(false),
-                Act::Suspend => screen.suspend()?,
+        let before = RoundRequest::from(&self.choice);
+        while let Some(key) = terminal::next_key()? {
+            match self.choice.handle_key(key) {
+                KeyAction::Stay => {}
+                KeyAction::Quit => return Ok(false),
+                KeyAction::Suspend => screen.suspend_process()?,
             }
         }
-        let want = Want::from(&self.choice);
+        let want = RoundRequest::from(&self.choice);
         if want != before {
-            // It has ended: `answers` says so.
+            // The thread has ended: `answers` says so.
             let _ = self.wanted.send(want);
         }
         Ok(true)

@@ -14,11 +14,11 @@ use crate::options::Global;
 #[derive(Debug, Args)]
 pub struct Options {
     /// Loopback address and port; port 0 is a free one.
-    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9472", value_parser = loopback)]
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9472", value_parser = parse_loopback)]
     listen: SocketAddr,
 }
 
-fn loopback(text: &str) -> Result<SocketAddr, String> {
+fn parse_loopback(text: &str) -> Result<SocketAddr, String> {
     let expected = "expected a loopback address and a port, such as 127.0.0.1:9472 or [::1]:9472";
     let numeric = text.replacen("localhost:", "127.0.0.1:", 1);
     let address: SocketAddr = numeric.parse().map_err(|_| expected.to_owned())?;
@@ -32,7 +32,7 @@ fn loopback(text: &str) -> Result<SocketAddr, String> {
 
 /// Serves the page until it is interrupted.
 pub fn run(global: &Global, options: &Options) -> Result<()> {
-    let socket = global.client()?.socket().to_owned();
+    let socket = global.agent_client()?.socket().to_owned();
     let web = Web::bind(options.listen)?;
     match global.format.json {
         true => output::print_json_line(&json!({ "url": web.url() }))?,

@@ -3,13 +3,13 @@
 use anyhow::Result;
 use clap::Args;
 use thalweg_agent::view::{WindowArm, WindowNetwork, Windows};
-use thalweg_terminal::output::{self, percent};
-use thalweg_units::figures::three;
+use thalweg_terminal::output::{self, percent_text};
+use thalweg_units::figures::three_digits;
 use thalweg_units::printable;
 
 use crate::options::Global;
 
-/// Which networks.
+/// Options of `windows`.
 #[derive(Debug, Args)]
 pub struct Options {
     /// Only those that know enough to decide.
@@ -22,35 +22,35 @@ pub struct Options {
 
 /// Lists what is known of initial windows.
 pub fn run(global: &Global, options: &Options) -> Result<()> {
-    let mut found: Windows = global.client()?.get("/v1/windows")?;
+    let mut found: Windows = global.agent_client()?.get("/v1/windows")?;
     let networks = &mut found.networks;
     networks.retain(|network| network.decides || !options.decides);
     networks.truncate(options.limit.unwrap_or(usize::MAX));
-    output::show(&global.format, &found, || table(&found))
+    output::show_value(&global.format, &found, || found_table(&found))
 }
 
-fn table(found: &Windows) -> String {
+fn found_table(found: &Windows) -> String {
     if found.segments.is_empty() {
         return "initial windows are not learned ([initial_window] enabled = false)\n".to_owned();
     }
     if found.networks.is_empty() {
         return "nothing is known of initial windows yet\n".to_owned();
     }
-    of(&found.networks)
+    windows_table(&found.networks)
 }
 
-/// What networks know.
-pub fn of(networks: &[WindowNetwork]) -> String {
+/// Table of the initial windows of networks.
+pub fn windows_table(networks: &[WindowNetwork]) -> String {
     let header = [
         "Network", "Decided", "Segments", "Next", "Time", "+/-", "Resent", "Evidence", "Scored",
     ];
     let rows = networks.iter().flat_map(|network| {
         network.windows.iter().enumerate().map(|(number, window)| {
             let mut row = match number {
-                0 => first(network),
+                0 => network_cells(network),
                 _ => vec![String::new(); 2],
             };
-            row.extend(cells(network, window));
+            row.extend(window_cells(network, window));
             row
         })
     });
@@ -62,7 +62,7 @@ pub fn of(networks: &[WindowNetwork]) -> String {
     text
 }
 
-fn first(network: &WindowNetwork) -> Vec<String> {
+fn network_cells(network: &WindowNetwork) -> Vec<String> {
     let name = match &network.container {
         Some(container) => format!("{} ({})", network.name, printable(container)),
         None => network.name.clone(),
@@ -70,7 +70,7 @@ fn first(network: &WindowNetwork) -> Vec<String> {
     vec![name, network.decided.to_string()]
 }
 
-fn cells(network: &WindowNetwork, window: &WindowArm) -> Vec<String> {
+fn window_cells(network: &WindowNetwork, window: &WindowArm) -> Vec<String> {
     let mark = if network.best == window.segments {
         " *"
     } else if window.segments > network.largest {
@@ -86,11 +86,11 @@ fn cells(network: &WindowNetwork, window: &WindowArm) -> Vec<String> {
     };
     vec![
         format!("{}{mark}", window.segments),
-        percent(window.next_probability),
+        percent_text(window.next_probability),
         known(format!("{time:+.0} %")),
         known(format!("{error:.0} %")),
         format!("{:.2} %", 100.0 * window.retransmitted),
-        three(window.evidence),
+        three_digits(window.evidence),
         window.scored.to_string(),
     ]
 }

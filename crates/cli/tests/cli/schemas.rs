@@ -34,7 +34,7 @@ fn all() -> [(&'static str, &'static str, Value); 4] {
     describe(&mut sim, table_keys(&read("docs/reference/sim.md")));
     [
         ("configuration", "Configuration of Thalweg", configuration),
-        ("policy", "Policy of Thalweg", Policy::schema()),
+        ("policy", "Policy of Thalweg", Policy::json_schema()),
         ("lab", "Scenario of Thalweg's laboratory", lab),
         ("sim", "Scenario of Thalweg's simulator", sim),
     ]
@@ -149,7 +149,7 @@ fn files_are_those_of_the_readers() {
     let generates = std::env::var_os("THALWEG_GENERATE").is_some();
     for (kind, title, form) in all() {
         let file = root().join(format!("schemas/{kind}.json"));
-        let text = schema::file(title, form);
+        let text = schema::schema_file(title, form);
         if generates {
             fs::write(&file, &text).unwrap();
         }

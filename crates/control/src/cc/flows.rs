@@ -10,7 +10,7 @@ use crate::{diag, system};
 
 /// Sockets that use a congestion control.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Use {
+pub struct Usage {
     /// Connections, including those that no process holds any more.
     pub flows: u64,
     /// Listeners; connections that they accept get it, too.
@@ -19,7 +19,7 @@ pub struct Use {
     pub default_in: u64,
 }
 
-impl Use {
+impl Usage {
     /// Whether any socket uses it.
     pub fn has_sockets(&self) -> bool {
         self.flows + self.listeners > 0
@@ -30,8 +30,8 @@ impl Use {
 ///
 /// # Errors
 /// [`anyhow::Error`] if the kernel does not tell.
-pub fn count() -> Result<BTreeMap<String, Use>> {
-    let mut all: BTreeMap<String, Use> = BTreeMap::new();
+pub fn count_usage() -> Result<BTreeMap<String, Usage>> {
+    let mut all: BTreeMap<String, Usage> = BTreeMap::new();
     for namespace in system::in_namespaces(|_| true, || Some(in_this_namespace())) {
         for (name, more) in namespace? {
             let sum = all.entry(name).or_default();
@@ -43,9 +43,9 @@ pub fn count() -> Result<BTreeMap<String, Use>> {
     Ok(all)
 }
 
-fn in_this_namespace() -> Result<BTreeMap<String, Use>> {
-    let mut used: BTreeMap<String, Use> = BTreeMap::new();
-    diag::each(&mut |socket| {
+fn in_this_namespace() -> Result<BTreeMap<String, Usage>> {
+    let mut used: BTreeMap<String, Usage> = BTreeMap::new();
+    diag::for_each_socket(&mut |socket| {
         let Some(name) = socket.congestion_control else {
             return;
         };

@@ -12,11 +12,11 @@ use nix::fcntl::{Flock, FlockArg};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    BUILT_IN, Controls, DIRECTORY, LINK, LoadedModel, MAP, NEW, OPS, Support, Use, WANTED, check,
-    count, map_of, names, rate, registers,
+    BUILT_IN, ControlPins, DIRECTORY, LINK, LoadedModel, MAP, NEW, OPS, Support, Usage, WANTED,
+    check_kernel_support, control_names, count_usage, map_of, rate, registers_map,
 };
 use crate::attempts::Attempts;
-use crate::pins::{Kept, entries, remove_file};
+use crate::pins::{RecoverablePins, directory_entries, remove_file};
 use crate::{leftovers, links, privileges, system};
 
 /// `flags` of a congestion control: only for flows with ECN (net/tcp.h).
@@ -44,20 +44,20 @@ pub enum State {
 /// One congestion control.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Control {
-    /// Its name.
+    /// Name of the congestion control.
     pub name: String,
-    /// Its state.
+    /// State in the kernel.
     pub state: State,
-    /// Its users; none if unknown.
+    /// Sockets and routes that use it; none if unknown.
     #[serde(rename = "use")]
-    pub used: Option<Use>,
+    pub used: Option<Usage>,
     /// Only for flows with ECN; none if unknown.
     pub needs_ecn: Option<bool>,
     /// Name of the table of callbacks in the object that was loaded.
     pub program: Option<String>,
     /// Names of its maps.
     pub maps: Vec<String>,
-    /// Its model; none if it has none.
+    /// Loaded model; none if it has none.
     pub model: Option<LoadedModel>,
     /// Why it is unavailable, or its model cannot be told; for a loadable one, its description.
     pub note: Option<String>,
@@ -67,29 +67,29 @@ pub struct Control {
 ///
 /// # Errors
 /// [`anyhow::Error`] if pins cannot be read.
-pub fn list(pin: &Path) -> Result<Vec<Control>> {
-    privileges::check()?;
+pub fn list_controls(pin: &Path) -> Result<Vec<Control>> {
+    privileges::check_privileges()?;
     // Recovers from an interrupted call, and locks out other changes.
-    let _all = Controls::open(pin)?;
-    look(pin)
+    let _all = ControlPins::open(pin)?;
+    scan_controls(pin)
 }
 
 /// Names and states of those that Thalweg has loaded.
 ///
 /// # Errors
 /// [`anyhow::Error`] if pins cannot be read.
-pub fn loaded(pin: &Path) -> Result<Vec<(String, State)>> {
+pub fn loaded_controls(pin: &Path) -> Result<Vec<(String, State)>> {
     let directory = pin.join(DIRECTORY);
-    let names = names(&directory)?.into_iter();
+    let names = control_names(&directory)?.into_iter();
     let with_state = names.map(|name| {
-        let state = state(&directory.join(&name));
+        let state = read_state(&directory.join(&name));
         (name, state)
     });
     Ok(with_state.collect())
 }
 
-fn state(own: &Path) -> State {
-    match registered(own) {
+fn read_state(own: &Path) -> State {
+    match registered_map_id(own) {
         Some(_) => State::Loaded,
         None if is_lost(own) => State::Lost,
         None => State::Draining,
@@ -97,13 +97,15 @@ fn state(own: &Path) -> State {
 }
 
 /// The callbacks that the pinned link keeps registered with TCP, by the number of their map.
-fn registered(own: &Path) -> Option<u32> {
-    match links::open(&own.join(LINK)) {
+fn registered_map_id(own: &Path) -> Option<u32> {
+    match links::open_link(&own.join(LINK)) {
         // A link that was detached has number 0.
         Ok(link) => map_of(&link?).ok()?.filter(|id| *id != 0),
         // Where the whole file system is read-only, maps alone can be opened.
-        Err(_) => pinned(own).filter(|id| {
-            privileges::raised(|| LinkInfoIter::default().any(|link| registers(&link, *id)))
+        Err(_) => pinned_map_id(own).filter(|id| {
+            privileges::with_raised(|| {
+                LinkInfoIter::default().any(|link| registers_map(&link, *id))
+            })
         }),
     }
 }
@@ -112,18 +114,18 @@ fn registered(own: &Path) -> Option<u32> {
 ///
 /// # Errors
 /// [`anyhow::Error`] if pins cannot be read.
-pub fn faults(pin: &Path) -> Result<Vec<String>> {
+pub fn find_problems(pin: &Path) -> Result<Vec<String>> {
     let directory = pin.join(DIRECTORY);
     // Another process may be unloading one at this moment.
-    match faults_in(&directory)?.is_empty() {
+    match problems_in(&directory)?.is_empty() {
         true => Ok(Vec::new()),
-        false => faults_in(&directory),
+        false => problems_in(&directory),
     }
 }
 
-fn faults_in(directory: &Path) -> Result<Vec<String>> {
+fn problems_in(directory: &Path) -> Result<Vec<String>> {
     let mut faults = Vec::new();
-    for name in names(directory)? {
+    for name in control_names(directory)? {
         let own = directory.join(&name);
         if !own.join(LINK).exists() {
             if is_lost(&own) {
@@ -134,14 +136,14 @@ fn faults_in(directory: &Path) -> Result<Vec<String>> {
             }
             continue;
         }
-        let Some(id) = registered(&own) else {
+        let Some(id) = registered_map_id(&own) else {
             faults.push(format!(
                 "congestion control {name} is no longer registered: its link was detached"
             ));
             continue;
         };
         // Another version is pinned while a swap is under way.
-        if pinned(&own) != Some(id) && !is_locked(directory) {
+        if pinned_map_id(&own) != Some(id) && !is_locked(directory) {
             let path = own.join(OPS);
             let what = match directory.join(format!("{name}{NEW}")).exists() {
                 true => "has the version before a swap that was interrupted",
@@ -160,7 +162,7 @@ fn faults_in(directory: &Path) -> Result<Vec<String>> {
 /// Whether a congestion control is no longer registered and was not unloaded.
 fn is_lost(own: &Path) -> bool {
     let is_wanted = || fs::symlink_metadata(own.join(WANTED)).is_ok();
-    registered(own).is_none() && (own.join(LINK).exists() || is_wanted())
+    registered_map_id(own).is_none() && (own.join(LINK).exists() || is_wanted())
 }
 
 /// Whether a process changes what is below a directory at this moment.
@@ -169,7 +171,7 @@ fn is_locked(directory: &Path) -> bool {
 }
 
 /// The number of the pinned map of callbacks.
-fn pinned(own: &Path) -> Option<u32> {
+fn pinned_map_id(own: &Path) -> Option<u32> {
     leftovers::pinned_map(&own.join(OPS))
 }
 
@@ -180,20 +182,20 @@ fn pinned(own: &Path) -> Option<u32> {
 /// [`anyhow::Error`] if pins cannot be listed. What cannot be put back is among the attempts.
 pub fn put_back(pin: &Path) -> Result<Attempts> {
     let mut attempts = Attempts::default();
-    if faults(pin)?.is_empty() {
+    if find_problems(pin)?.is_empty() {
         return Ok(attempts);
     }
-    let Some(all) = Controls::open(pin)? else {
+    let Some(all) = ControlPins::open(pin)? else {
         return Ok(attempts);
     };
-    for name in names(&all.0.directory)? {
-        let own = all.0.own(&name);
-        attempts.note(pin_again(&own, &name));
+    for name in control_names(&all.0.directory)? {
+        let own = all.0.entry_path(&name);
+        attempts.record_outcome(pin_again(&own, &name));
         if is_lost(&own) {
             let registered = register_again(&own)
                 .with_context(|| format!("registering {name} with TCP again"))
                 .map(|()| Some(format!("registered again: congestion control {name}")));
-            attempts.note(registered);
+            attempts.record_outcome(registered);
         }
     }
     Ok(attempts)
@@ -202,7 +204,7 @@ pub fn put_back(pin: &Path) -> Result<Attempts> {
 /// Pins callbacks whose pin is gone and that are registered still.
 fn pin_again(own: &Path, name: &str) -> Result<Option<String>> {
     let path = own.join(OPS);
-    let Some(id) = registered(own).filter(|id| pinned(own) != Some(*id)) else {
+    let Some(id) = registered_map_id(own).filter(|id| pinned_map_id(own) != Some(*id)) else {
         return Ok(None);
     };
     if path.exists() {
@@ -211,8 +213,8 @@ fn pin_again(own: &Path, name: &str) -> Result<Option<String>> {
             path.display()
         );
     }
-    let map = privileges::raised(|| MapHandle::from_map_id(id))?;
-    links::pin(map.as_fd(), &path)?;
+    let map = privileges::with_raised(|| MapHandle::from_map_id(id))?;
+    links::pin_object(map.as_fd(), &path)?;
     Ok(Some(format!(
         "pinned again: {OPS} of congestion control {name}"
     )))
@@ -224,19 +226,19 @@ fn register_again(own: &Path) -> Result<()> {
         .context("its callbacks are gone, too: load it again")?;
     let path = own.join(LINK);
     // Without a pin it would be registered for a moment at each try.
-    remove_file(&links::beside(&path))?;
+    remove_file(&links::replacement_path(&path))?;
     let link = links::create_struct_ops(map.as_fd())?;
     links::pin_over(link.as_fd(), &path)
 }
 
-/// As [`list`], but changes nothing and waits for nobody.
+/// As [`list_controls`], but changes nothing and waits for nobody.
 ///
 /// # Errors
 /// [`anyhow::Error`] if pins cannot be read.
-pub fn look(pin: &Path) -> Result<Vec<Control>> {
+pub fn scan_controls(pin: &Path) -> Result<Vec<Control>> {
     let directory = pin.join(DIRECTORY);
-    let support = check();
-    let used = count().ok();
+    let support = check_kernel_support();
+    let used = count_usage().ok();
     let of = |name: &str| Some(used.as_ref()?.get(name).copied().unwrap_or_default());
     let plain = |name: String, state, note| Control {
         used: of(&name),
@@ -265,13 +267,13 @@ pub fn look(pin: &Path) -> Result<Vec<Control>> {
     for name in system::available_ccs()? {
         all.insert(name.clone(), plain(name, State::System, None));
     }
-    for name in names(&directory)? {
+    for name in control_names(&directory)? {
         let own = directory.join(&name);
         let flags = support
             .as_ref()
             .ok()
-            .and_then(|support| flags(&own, support));
-        let state = state(&own);
+            .and_then(|support| loaded_flags(&own, support));
+        let state = read_state(&own);
         let lost = "no longer registered; without an agent, unload it and load it again";
         let note = (state == State::Lost).then(|| lost.to_owned());
         let mut control = plain(name.clone(), state, note);
@@ -279,7 +281,7 @@ pub fn look(pin: &Path) -> Result<Vec<Control>> {
         control.program = MapHandle::from_pinned_path(own.join(OPS))
             .ok()
             .map(|map| map.name().to_string_lossy().into_owned());
-        let maps = entries(&own)?.into_iter();
+        let maps = directory_entries(&own)?.into_iter();
         control.maps = maps
             .filter_map(|file| Some(file.strip_prefix(MAP)?.to_owned()))
             .collect();
@@ -296,31 +298,32 @@ pub fn look(pin: &Path) -> Result<Vec<Control>> {
 /// Names of loaded congestion controls that work only for flows with ECN.
 pub fn needing_ecn(pin: &Path) -> BTreeSet<String> {
     let directory = pin.join(DIRECTORY);
-    let Ok(names) = names(&directory) else {
+    let Ok(names) = control_names(&directory) else {
         return BTreeSet::new();
     };
     if names.is_empty() {
         return BTreeSet::new();
     }
-    let Ok(support) = check() else {
+    let Ok(support) = check_kernel_support() else {
         return BTreeSet::new();
     };
     // One that cannot be inspected (CAP_SYS_ADMIN) counts as one that needs it.
     let needs = |name: &String| {
-        flags(&directory.join(name), &support).is_none_or(|flags| flags & TCP_CONG_NEEDS_ECN != 0)
+        loaded_flags(&directory.join(name), &support)
+            .is_none_or(|flags| flags & TCP_CONG_NEEDS_ECN != 0)
     };
     names.into_iter().filter(needs).collect()
 }
 
 /// `flags` of a loaded congestion control, from the version in force, whatever is pinned.
-fn flags(own: &Path, support: &Support) -> Option<u32> {
+fn loaded_flags(own: &Path, support: &Support) -> Option<u32> {
     let link = Link::open(own.join(LINK)).ok();
     let pinned = MapHandle::from_pinned_path(own.join(OPS)).ok();
     let is = |map: &MapHandle, id: u32| map.info().is_ok_and(|map| map.info.id == id);
     let map = match link.and_then(|link| map_of(&link).ok().flatten()) {
         // An interrupted swap has left another version pinned.
         Some(id) if !pinned.as_ref().is_some_and(|pinned| is(pinned, id)) => {
-            privileges::raised(|| MapHandle::from_map_id(id)).ok()?
+            privileges::with_raised(|| MapHandle::from_map_id(id)).ok()?
         }
         _ => pinned?,
     };

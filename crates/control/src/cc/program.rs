@@ -6,10 +6,10 @@ use anyhow::{Context, Result, anyhow, bail};
 use libbpf_rs::btf::Btf;
 use libbpf_rs::btf::types::Struct;
 use libbpf_rs::{MapType, Object, ObjectBuilder, OpenObject, ProgramType};
-use thalweg_units::file::{MAX_FILE_BYTES, read};
+use thalweg_units::file::{MAX_FILE_BYTES, read_bytes};
 
 use super::support::{Support, offset_of};
-use crate::object::{self, last_line, last_words, take_said};
+use crate::object::{self, last_line, last_words, take_libbpf_log};
 use thalweg_units::printable;
 
 /// Bytes of a congestion control's name in the kernel, including the final 0 (net/tcp.h,
@@ -25,7 +25,7 @@ pub type Fill<'a> = dyn Fn(&mut Object) -> Result<()> + 'a;
 
 /// A compiled congestion control that is not in the kernel yet.
 pub struct Program<'a> {
-    /// Its label in errors: a name, or a file.
+    /// Label in errors: a name, or a file.
     label: String,
     bytes: Vec<u8>,
     fill: Option<Box<Fill<'a>>>,
@@ -53,7 +53,7 @@ impl<'a> Program<'a> {
     /// The file cannot be read, or is not a BPF object.
     pub fn from_file(file: &Path) -> Result<Self> {
         object::check_file(file)?;
-        let bytes = read(file, MAX_FILE_BYTES)?;
+        let bytes = read_bytes(file, MAX_FILE_BYTES)?;
         Ok(Self {
             label: file.display().to_string(),
             bytes,
@@ -73,10 +73,10 @@ impl<'a> Program<'a> {
     /// # Errors
     /// The object is broken, or is not a congestion control.
     pub fn own_name(&self) -> Result<String> {
-        object::listening(|| {
-            let mut open = self.open()?;
+        object::with_libbpf_log(|| {
+            let mut open = self.open_object()?;
             let at = self.name_offset()?;
-            let mut ops = self.ops(&mut open)?;
+            let mut ops = self.struct_ops_map(&mut open)?;
             let value = ops.initial_value_mut().unwrap_or_default();
             let bytes = value.get(at..at + NAME_BYTES).unwrap_or_default();
             let end = bytes.iter().position(|&byte| byte == 0);
@@ -88,12 +88,12 @@ impl<'a> Program<'a> {
     ///
     /// # Errors
     /// A fault of the object, or the kernel does not allow it.
-    pub(super) fn load(&self, name: &str, support: &Support) -> Result<Object> {
-        let mut object = object::listening(|| {
-            let mut open = self.open()?;
-            self.prepare(&mut open, name, support)?;
+    pub(super) fn load_object(&self, name: &str, support: &Support) -> Result<Object> {
+        let mut object = object::with_libbpf_log(|| {
+            let mut open = self.open_object()?;
+            self.prepare_object(&mut open, name, support)?;
             open.load()
-                .map_err(|error| self.refused(&take_said(), &error))
+                .map_err(|error| self.refusal_error(&take_libbpf_log(), &error))
         })?;
         if let Some(fill) = &self.fill {
             fill(&mut object)?;
@@ -101,7 +101,7 @@ impl<'a> Program<'a> {
         Ok(object)
     }
 
-    fn open(&self) -> Result<OpenObject> {
+    fn open_object(&self) -> Result<OpenObject> {
         let opened = ObjectBuilder::default()
             .name("thalweg_cc")
             .and_then(|builder| builder.open_memory(&self.bytes));
@@ -109,13 +109,13 @@ impl<'a> Program<'a> {
             anyhow!(
                 "{} cannot be read as a BPF object: {}",
                 self.label,
-                last_line(&take_said()).unwrap_or_else(|| error.to_string())
+                last_line(&take_libbpf_log()).unwrap_or_else(|| error.to_string())
             )
         })
     }
 
     /// Sets the name, and the facts about the kernel that the program needs.
-    fn prepare(&self, open: &mut OpenObject, name: &str, support: &Support) -> Result<()> {
+    fn prepare_object(&self, open: &mut OpenObject, name: &str, support: &Support) -> Result<()> {
         for mut program in open.progs_mut() {
             if program.prog_type() != ProgramType::StructOps {
                 program.set_autoload(false);
@@ -132,7 +132,7 @@ impl<'a> Program<'a> {
             arguments.copy_from_slice(&support.cong_control_args.to_ne_bytes());
         }
         let at = self.name_offset()?;
-        let mut ops = self.ops(open)?;
+        let mut ops = self.struct_ops_map(open)?;
         let value = ops.initial_value_mut().unwrap_or_default();
         let Some(field) = value.get_mut(at..at + NAME_BYTES) else {
             bail!(
@@ -146,7 +146,7 @@ impl<'a> Program<'a> {
     }
 
     /// The one `struct_ops` map.
-    fn ops<'o>(&self, open: &'o mut OpenObject) -> Result<libbpf_rs::OpenMapMut<'o>> {
+    fn struct_ops_map<'o>(&self, open: &'o mut OpenObject) -> Result<libbpf_rs::OpenMapMut<'o>> {
         let label = &self.label;
         let mut found = Vec::new();
         for map in open.maps_mut() {
@@ -200,7 +200,7 @@ impl<'a> Program<'a> {
     }
 
     /// The kernel's refusal in one line.
-    fn refused(&self, said: &str, error: &libbpf_rs::Error) -> anyhow::Error {
+    fn refusal_error(&self, said: &str, error: &libbpf_rs::Error) -> anyhow::Error {
         let mut words = last_words(said);
         if words.is_empty() {
             words = error.to_string();

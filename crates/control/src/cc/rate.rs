@@ -11,9 +11,9 @@ use thalweg_rate::models::ModelFile;
 
 use super::program::Program;
 
-/// Its default name.
+/// Default name of the learned rate controller.
 pub(super) const NAME: &str = "thalweg_rl";
-/// Its maps.
+/// Names of the controller's maps.
 const SETTINGS: &str = maps::SETTINGS;
 pub(super) const TRACE: &str = maps::TRACE;
 pub(super) const DECISIONS: &str = maps::DECISIONS;
@@ -25,14 +25,14 @@ const ONE_Q24: f64 = (1 << 24) as f64;
 /// Units of a model's features. Flows that share a bottleneck converge to the same rate only if all
 /// use the same units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Reference {
+pub struct ModelReference {
     /// The rate that counts as 1, bits per second.
     pub rate_bps: u64,
     /// Shorter round-trip times count as this one, microseconds.
     pub rtt_us: u32,
 }
 
-impl Default for Reference {
+impl Default for ModelReference {
     fn default() -> Self {
         Self {
             rate_bps: u64::from(raw::THALWEG_RATE_DEFAULT_REFERENCE) * 8,
@@ -64,7 +64,7 @@ pub fn is_model(word: &Path) -> bool {
 ///
 /// # Errors
 /// The file is not a model, the kernel cannot run it, or the reference is out of range.
-pub fn with_model(file: &Path, reference: Reference) -> Result<Program<'static>> {
+pub fn with_model(file: &Path, reference: ModelReference) -> Result<Program<'static>> {
     let read = ModelFile::read(file)?;
     let model = read.policy.integer_model().with_context(|| {
         format!(
@@ -99,10 +99,10 @@ pub fn with_model(file: &Path, reference: Reference) -> Result<Program<'static>>
     }
     settings.name[..length].copy_from_slice(&name.as_bytes()[..length]);
     Ok(Program::built_in(NAME, thalweg_bpf_objects::RATE)
-        .filled_by(move |object| fill(object, bytes_of(settings.as_ref()))))
+        .filled_by(move |object| fill_settings(object, bytes_of(settings.as_ref()))))
 }
 
-fn fill(object: &mut Object, settings: &[u8]) -> Result<()> {
+fn fill_settings(object: &mut Object, settings: &[u8]) -> Result<()> {
     let map = object.maps_mut().find(|map| map.name() == SETTINGS);
     let map = map.context("the program has no map for a model")?;
     map.update(&0u32.to_ne_bytes(), settings, MapFlags::ANY)

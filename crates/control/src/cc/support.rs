@@ -42,7 +42,7 @@ pub struct Support {
 ///
 /// # Errors
 /// [`Unavailable`] with the missing part.
-pub fn check() -> Result<Support, Unavailable> {
+pub fn check_kernel_support() -> Result<Support, Unavailable> {
     if !system::has_kernel_btf() {
         return Err(Unavailable(
             "this kernel has no type information of its own (/sys/kernel/btf/vmlinux, \

@@ -13,14 +13,14 @@ use serde::Serialize;
 use thalweg_bpf_types::{bytes_of, from_bytes, raw};
 
 use super::rate::{self, DECISIONS, TRACE};
-use super::{Controls, DIRECTORY, MAP, names};
-use crate::pins::Kept;
+use super::{ControlPins, DIRECTORY, MAP, control_names};
+use crate::pins::RecoverablePins;
 use crate::{privileges, system};
 
 /// The kernel stops tracing this long after the last renewal.
 const LEASE: Duration = Duration::from_secs(3);
 const RENEW: Duration = Duration::from_secs(1);
-const LOOK: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// One decision. Rates in bytes per second.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -31,7 +31,7 @@ pub struct Decision {
     pub time_ns: u64,
     /// The other host.
     pub remote: IpAddr,
-    /// Its port.
+    /// Remote port.
     pub remote_port: u16,
     /// Port of this host.
     pub local_port: u16,
@@ -108,20 +108,20 @@ impl Decision {
     }
 
     /// Factor by which the rate changes.
-    pub fn multiplier(&self) -> f64 {
+    pub fn rate_multiplier(&self) -> f64 {
         self.next_rate as f64 / self.rate.max(1) as f64
     }
 }
 
 /// A loaded controller that is traced.
-struct Source {
+struct TraceSource {
     name: String,
     trace: MapHandle,
     decisions: MapHandle,
     _lock: Flock<File>,
 }
 
-impl Source {
+impl TraceSource {
     /// None if the congestion control has no model.
     fn open(directory: &Path, name: &str) -> Result<Option<Self>> {
         let own = directory.join(name);
@@ -146,7 +146,7 @@ impl Source {
 
     /// Extends the lease. Returns the number of decisions lost since then because the ring was
     /// full.
-    fn renew(&self, remote: Ipv6Addr) -> Result<u64> {
+    fn renew_lease(&self, remote: Ipv6Addr) -> Result<u64> {
         let key = 0u32.to_ne_bytes();
         let before = self.trace.lookup(&key, MapFlags::ANY)?;
         let before = before.and_then(|bytes| from_bytes::<raw::thalweg_rate_trace>(&bytes));
@@ -162,7 +162,7 @@ impl Source {
     }
 }
 
-impl Drop for Source {
+impl Drop for TraceSource {
     fn drop(&mut self) {
         let none = raw::thalweg_rate_trace::default();
         // If it fails, the lease still ends it.
@@ -179,7 +179,7 @@ impl Drop for Source {
 /// # Errors
 /// None is loaded, another version of Thalweg loaded it, another process traces, or the error of
 /// `each`.
-pub fn trace(
+pub fn stream_decisions(
     pin: &Path,
     name: Option<&str>,
     remote: Option<IpAddr>,
@@ -187,14 +187,14 @@ pub fn trace(
     mut lost: impl FnMut(u64),
     mut until: impl FnMut() -> bool,
 ) -> Result<()> {
-    privileges::check()?;
+    privileges::check_privileges()?;
     let directory = pin.join(DIRECTORY);
     // Recovers from an interrupted call.
-    let all = Controls::open(pin)?;
+    let all = ControlPins::open(pin)?;
     let mut sources = Vec::new();
-    for have in names(&directory)? {
+    for have in control_names(&directory)? {
         if name.is_none_or(|name| name == have) {
-            sources.extend(Source::open(&directory, &have)?);
+            sources.extend(TraceSource::open(&directory, &have)?);
         }
     }
     drop(all);
@@ -236,7 +236,7 @@ pub fn trace(
         if renewed.is_none_or(|at| at.elapsed() >= RENEW) {
             let missed: u64 = sources
                 .iter()
-                .map(|source| source.renew(remote))
+                .map(|source| source.renew_lease(remote))
                 .sum::<Result<u64>>()?;
             // Discards decisions of an earlier trace, here and in the rings.
             if renewed.is_none() {
@@ -246,7 +246,7 @@ pub fn trace(
             }
             renewed = Some(Instant::now());
         }
-        let polled = ring.poll(LOOK);
+        let polled = ring.poll(POLL_INTERVAL);
         if let Some(error) = failure.take() {
             return Err(error);
         }

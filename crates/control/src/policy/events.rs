@@ -63,9 +63,9 @@ impl FlowStatistics {
         Self {
             time_ms: (system::wall_ns().saturating_sub(age_ns) / 1_000_000) as i64,
             connection: event.connection,
-            local: address(event.local),
+            local: canonical_address(event.local),
             local_port: event.local_port as u16,
-            remote: address(event.remote),
+            remote: canonical_address(event.remote),
             remote_port: event.remote_port as u16,
             rule: event.rule,
             policy: event.generation,
@@ -84,7 +84,7 @@ impl FlowStatistics {
     }
 }
 
-fn address(bytes: [u8; 16]) -> IpAddr {
+fn canonical_address(bytes: [u8; 16]) -> IpAddr {
     Ipv6Addr::from(bytes).to_canonical()
 }
 
@@ -93,12 +93,12 @@ fn address(bytes: [u8; 16]) -> IpAddr {
 ///
 /// # Errors
 /// No policy is in force, or the error of `each`.
-pub fn watch(
+pub fn watch_statistics(
     pin: &Path,
     until: impl Fn() -> bool,
     mut each: impl FnMut(FlowStatistics) -> Result<()>,
 ) -> Result<()> {
-    let path = Pins::at(pin).shared(maps::EVENTS);
+    let path = Pins::at(pin).shared_map_path(maps::EVENTS);
     let map = MapHandle::from_pinned_path(&path).context("no policy is in force")?;
     let failure = std::cell::RefCell::new(None);
     let mut builder = RingBufferBuilder::new();

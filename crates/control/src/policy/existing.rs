@@ -13,7 +13,7 @@ use thalweg_bpf_types::{bytes_of, from_bytes, raw};
 
 use super::Prepared;
 use super::pins::Pins;
-use crate::iterator::Visit;
+use crate::iterator::SocketVisit;
 use crate::{object, privileges, system};
 
 /// Flag in the values of map `cgroups`: the policy is attached to this one (policy_existing.bpf.c).
@@ -21,7 +21,7 @@ const ATTACHED: u64 = 1 << 32;
 
 /// Numbers of visited connections. Those that got a rule are counted with the rule.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Reached {
+pub struct VisitedConnections {
     /// Network namespaces that were visited.
     pub namespaces: u64,
     /// Connections in the cgroup of the policy.
@@ -37,21 +37,22 @@ pub struct Reached {
 }
 
 /// The iterator, loaded with the tables of a policy.
-pub(super) struct Existing {
+pub(super) struct ExistingIterator {
     object: Object,
     link: Link,
 }
 
-impl Existing {
+impl ExistingIterator {
     /// Loads the iterator for a policy, and pins its counters with those of the policy.
     ///
     /// # Errors
     /// The kernel has no BTF, or refuses the program.
     pub fn load(prepared: &Prepared) -> Result<Self> {
         check_kernel(system::has_kernel_btf())?;
-        let mut object = object::open("thalweg_exist", thalweg_bpf_objects::POLICY_EXISTING)?;
-        only(&mut object, programs::POLICY_EXISTING);
-        let of_policy = |name: &str| object::map(&prepared.object, name);
+        let mut object =
+            object::open_object("thalweg_exist", thalweg_bpf_objects::POLICY_EXISTING)?;
+        load_only(&mut object, programs::POLICY_EXISTING);
+        let of_policy = |name: &str| object::find_map(&prepared.object, name);
         let rules = of_policy(maps::ACTIONS)?.max_entries();
         for mut map in object.maps_mut() {
             let name = map.name().to_string_lossy().into_owned();
@@ -68,20 +69,20 @@ impl Existing {
              above); nothing was changed",
         )?;
         fill_cgroups(&object, prepared)?;
-        let path = prepared.pins.existing(prepared.generation);
-        object::map(&object, maps::REACHED)?
+        let path = prepared.pins.existing_path(prepared.generation);
+        object::find_map(&object, maps::REACHED)?
             .pin(&path)
             .with_context(|| format!("pinning {}", path.display()))?;
         fail_point!("existing::pinned");
-        let program = object::program(&object, programs::POLICY_EXISTING)?;
+        let program = object::find_program(&object, programs::POLICY_EXISTING)?;
         let link = program.attach().context("making a TCP iterator")?;
         Ok(Self { object, link })
     }
 
     /// Visits the open connections of all network namespaces. The policy is in force, so later
     /// faults are reported and stop nothing.
-    pub fn run(&self) -> Reached {
-        let mut reached = Reached::default();
+    pub fn visit_connections(&self) -> VisitedConnections {
+        let mut reached = VisitedConnections::default();
         for (path, visited) in visit_all(self.link.as_fd()) {
             match visited {
                 Ok(()) => {
@@ -94,7 +95,7 @@ impl Existing {
                 )),
             }
         }
-        match self.seen() {
+        match self.read_counts() {
             Ok(seen) => {
                 reached.open = seen.open;
                 reached.outside = seen.outside;
@@ -106,9 +107,9 @@ impl Existing {
         reached
     }
 
-    fn seen(&self) -> Result<raw::thalweg_policy_seen> {
-        let bytes =
-            object::map(&self.object, maps::SEEN)?.lookup(&0u32.to_ne_bytes(), MapFlags::ANY)?;
+    fn read_counts(&self) -> Result<raw::thalweg_policy_seen> {
+        let bytes = object::find_map(&self.object, maps::SEEN)?
+            .lookup(&0u32.to_ne_bytes(), MapFlags::ANY)?;
         bytes
             .and_then(|bytes| from_bytes(&bytes))
             .context("the counters of open connections have an unexpected size")
@@ -120,7 +121,7 @@ impl Existing {
 ///
 /// # Errors
 /// Maps that cannot be read.
-pub(super) fn silenced(
+pub(super) fn silenced_by_rule(
     pins: &Pins,
     head: &raw::thalweg_policy_head,
     rules: u32,
@@ -128,26 +129,28 @@ pub(super) fn silenced(
     if !system::has_kernel_btf() {
         return Ok(Err("the kernel has no BTF (CONFIG_DEBUG_INFO_BTF)"));
     }
-    let mut object = object::open("thalweg_silence", thalweg_bpf_objects::POLICY_EXISTING)?;
-    only(&mut object, programs::POLICY_SILENCED);
+    let mut object = object::open_object("thalweg_silence", thalweg_bpf_objects::POLICY_EXISTING)?;
+    load_only(&mut object, programs::POLICY_SILENCED);
     for mut map in object.maps_mut() {
         match map.name().to_string_lossy().as_ref() {
             maps::RODATA_HEAD => map.set_initial_value(bytes_of(head))?,
             maps::SILENCED => map.set_max_entries(rules)?,
-            name @ (maps::FLOWS | maps::TRIALS) => map.reuse_pinned_map(pins.shared(name))?,
+            name @ (maps::FLOWS | maps::TRIALS) => {
+                map.reuse_pinned_map(pins.shared_map_path(name))?
+            }
             _ => {}
         }
     }
-    let Ok(object) = object::listening(|| anyhow::Ok(object.load()?)) else {
+    let Ok(object) = object::with_libbpf_log(|| anyhow::Ok(object.load()?)) else {
         return Ok(Err(
             "the kernel refused the program that looks (Linux 5.15)",
         ));
     };
-    let program = object::program(&object, programs::POLICY_SILENCED)?;
+    let program = object::find_program(&object, programs::POLICY_SILENCED)?;
     let link = program.attach().context("making a TCP iterator")?;
     // Namespaces that end meanwhile have no connections. The agent raises what entering takes.
-    privileges::raised(|| visit_all(link.as_fd()).for_each(drop));
-    let map = object::map(&object, maps::SILENCED)?;
+    privileges::with_raised(|| visit_all(link.as_fd()).for_each(drop));
+    let map = object::find_map(&object, maps::SILENCED)?;
     let count = |id: u32| {
         let bytes = map.lookup(&id.to_ne_bytes(), MapFlags::ANY)?;
         bytes
@@ -158,7 +161,7 @@ pub(super) fn silenced(
 }
 
 /// Loads one program of an object alone.
-fn only(object: &mut OpenObject, name: &str) {
+fn load_only(object: &mut OpenObject, name: &str) {
     for mut program in object.progs_mut() {
         let wanted = program.name() == name;
         program.set_autoload(wanted);
@@ -178,7 +181,7 @@ fn check_kernel(has_btf: bool) -> Result<()> {
 }
 
 fn fill_cgroups(object: &Object, prepared: &Prepared) -> Result<()> {
-    let map = object::map(object, maps::CGROUPS)?;
+    let map = object::find_map(object, maps::CGROUPS)?;
     let named = prepared.marks.named.iter();
     let named = named.map(|(bit, path)| (1u64 << bit, path));
     // A cgroup may have several bits, as that of a container with a name and a label.
@@ -202,17 +205,17 @@ fn visit_all(link: BorrowedFd<'_>) -> impl Iterator<Item = (PathBuf, Result<()>)
     namespaces.map(move |(number, (path, namespace))| {
         // The first namespace is this process's own, which needs no privilege to enter.
         let visited = match number {
-            0 => visit(link),
-            _ => system::run_in_namespace(&namespace, || visit(link)),
+            0 => visit_sockets(link),
+            _ => system::run_in_namespace(&namespace, || visit_sockets(link)),
         };
         (path, visited)
     })
 }
 
 /// Visits all sockets of the thread's network namespace once.
-fn visit(link: BorrowedFd<'_>) -> Result<()> {
-    let mut visit = Visit::begin(link)?;
-    // It writes nothing.
+fn visit_sockets(link: BorrowedFd<'_>) -> Result<()> {
+    let mut visit = SocketVisit::begin(link)?;
+    // The iterator writes nothing.
     while visit.go_on()? {}
     Ok(())
 }

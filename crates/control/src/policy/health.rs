@@ -15,8 +15,8 @@ use thalweg_policy::Compiled;
 use super::history::{History, Outcome};
 use super::marks::Marks;
 use super::pins::{HEAD, PROGRAM, Pins};
-use super::{OWN, Place, SHARED};
-use crate::links::{Attachment, Fault};
+use super::{OWN, PolicyPaths, SHARED};
+use crate::links::{Attachment, LinkProblem};
 use crate::{leftovers, links, pins, privileges};
 
 /// Longest name of a map in the kernel (linux/bpf.h, BPF_OBJ_NAME_LEN, less the final 0).
@@ -40,22 +40,22 @@ struct Linked {
 ///
 /// # Errors
 /// Files of the history that cannot be read.
-pub fn faults(place: &Place, history: &History) -> Result<Vec<String>> {
+pub fn find_problems(place: &PolicyPaths, history: &History) -> Result<Vec<String>> {
     // Another process may be applying one at this moment.
-    let first = look(place, history)?;
+    let first = compare_state(place, history)?;
     if first.is_empty() {
         return Ok(first);
     }
-    look(place, history)
+    compare_state(place, history)
 }
 
-fn look(place: &Place, history: &History) -> Result<Vec<String>> {
+fn compare_state(place: &PolicyPaths, history: &History) -> Result<Vec<String>> {
     let pins = Pins::at(&place.pin);
-    let path = pins.link();
+    let path = pins.link_path();
     let shown = path.display();
     if fs::symlink_metadata(&path).is_err() {
         let wanted = history.still_wanted(&pins)?;
-        let gone = wanted.map(|number| match history.entry(number) {
+        let gone = wanted.map(|number| match history.read_entry(number) {
             Ok(it) => format!(
                 "policy {} is not in force: its pin {shown} is gone",
                 it.name
@@ -73,7 +73,7 @@ fn look(place: &Place, history: &History) -> Result<Vec<String>> {
     let name = &linked.name;
     let mut faults = Vec::new();
     if let Ok(cgroup) = place.cgroup() {
-        let program = pins.generation(linked.number).join(PROGRAM);
+        let program = pins.generation_path(linked.number).join(PROGRAM);
         let program = Program::fd_from_pinned_path(program);
         let id = linked.pinned.unwrap_or(linked.runs);
         let attachment = Attachment {
@@ -83,12 +83,12 @@ fn look(place: &Place, history: &History) -> Result<Vec<String>> {
             hook: BPF_CGROUP_SOCK_OPS,
             pin: &path,
         };
-        match attachment.fault(&cgroup)? {
+        match attachment.find_problem(&cgroup)? {
             None => {}
-            Some(Fault::Detached(why)) => {
+            Some(LinkProblem::Detached(why)) => {
                 faults.push(format!("policy {name} is not in force: {why}"))
             }
-            Some(Fault::Unpinned(why)) => faults.push(format!("policy {name}: {why}")),
+            Some(LinkProblem::Unpinned(why)) => faults.push(format!("policy {name}: {why}")),
         }
     } else {
         faults.push(format!(
@@ -96,7 +96,10 @@ fn look(place: &Place, history: &History) -> Result<Vec<String>> {
             place.cgroup.display()
         ));
     }
-    let mut gone: Vec<&str> = missing(&pins, &linked).iter().map(|pin| pin.1).collect();
+    let mut gone: Vec<&str> = missing_pins(&pins, &linked)
+        .iter()
+        .map(|pin| pin.1)
+        .collect();
     // Another version of Thalweg may pin under other names.
     if linked.pinned.is_none() && linked.number != 0 {
         gone.push(PROGRAM);
@@ -109,7 +112,7 @@ fn look(place: &Place, history: &History) -> Result<Vec<String>> {
             gone.join(", ")
         ));
     }
-    let replaced = replaced(&pins, &linked);
+    let replaced = replaced_pins(&pins, &linked);
     if !replaced.is_empty() {
         let replaced: Vec<&str> = replaced.iter().map(|pin| pin.1).collect();
         let below = place.pin.join(super::DIRECTORY);
@@ -119,10 +122,12 @@ fn look(place: &Place, history: &History) -> Result<Vec<String>> {
             replaced.join(", ")
         ));
     }
-    let unfollowed = match described(&linked, history)? {
+    let unfollowed = match read_tables(&linked, history)? {
         None => Vec::new(),
         Some(Err(why)) => vec![why],
-        Some(Ok(compiled)) => unfollowed(place, &pins.generation(linked.number), &compiled)?,
+        Some(Ok(compiled)) => {
+            unknown_names(place, &pins.generation_path(linked.number), &compiled)?
+        }
     };
     faults.extend(
         unfollowed
@@ -134,11 +139,14 @@ fn look(place: &Place, history: &History) -> Result<Vec<String>> {
 
 /// The tables of a policy, or why there are none, a sentence; `None`: another version of Thalweg has
 /// pinned it.
-fn described(linked: &Linked, history: &History) -> Result<Option<Result<Arc<Compiled>, String>>> {
+fn read_tables(
+    linked: &Linked,
+    history: &History,
+) -> Result<Option<Result<Arc<Compiled>, String>>> {
     let number = linked.number;
-    let compiled = match history.entry(number) {
+    let compiled = match history.read_entry(number) {
         Err(_) if number == 0 => return Ok(None),
-        Err(_) if history.wanted()? != Some(number) => {
+        Err(_) if history.wanted_number()? != Some(number) => {
             return Ok(Some(Err(
                 "this state directory does not keep it: it does not come back after a restart, nor \
                  follows what its rules name; apply it again or remove it"
@@ -146,7 +154,7 @@ fn described(linked: &Linked, history: &History) -> Result<Option<Result<Arc<Com
             )));
         }
         Err(error) => Err(error),
-        Ok(_) => history.compiled(number),
+        Ok(_) => history.compile_entry(number),
     };
     Ok(Some(compiled.map_err(|error| {
         format!(
@@ -158,13 +166,13 @@ fn described(linked: &Linked, history: &History) -> Result<Option<Result<Arc<Com
 
 /// cgroups and network namespaces that rules name and that the kernel's policy does not know, and
 /// cookies of another boot, a sentence each.
-fn unfollowed(place: &Place, own: &Path, compiled: &Compiled) -> Result<Vec<String>> {
+fn unknown_names(place: &PolicyPaths, own: &Path, compiled: &Compiled) -> Result<Vec<String>> {
     let Ok(Some(head)) = super::pins::read_head(&own.join(HEAD)) else {
         return Ok(Vec::new());
     };
     let mut faults = Vec::new();
     if super::names_cgroups(&head) {
-        let marks = Marks::find(&place.cgroup, &compiled.cgroups, &mut Vec::new())?;
+        let marks = Marks::find_cgroups(&place.cgroup, &compiled.cgroups, &mut Vec::new())?;
         if marks.everywhere != head.cgroups {
             faults.push(
                 "its rules name cgroups, and it was applied for another cgroup of the agent"
@@ -189,16 +197,16 @@ fn unfollowed(place: &Place, own: &Path, compiled: &Compiled) -> Result<Vec<Stri
 }
 
 /// Whether rules of the policy in force name cgroups, and were applied for another cgroup of the agent.
-fn is_for_other_cgroup(place: &Place, history: &History) -> Result<bool> {
+fn is_for_other_cgroup(place: &PolicyPaths, history: &History) -> Result<bool> {
     let pins = Pins::at(&place.pin);
-    let head = pins.running()?.and_then(|running| running.head);
+    let head = pins.running_policy()?.and_then(|running| running.head);
     let Some(head) = head.filter(super::names_cgroups) else {
         return Ok(false);
     };
-    let Ok(compiled) = history.compiled(head.generation) else {
+    let Ok(compiled) = history.compile_entry(head.generation) else {
         return Ok(false);
     };
-    let marks = Marks::find(&place.cgroup, &compiled.cgroups, &mut Vec::new())?;
+    let marks = Marks::find_cgroups(&place.cgroup, &compiled.cgroups, &mut Vec::new())?;
     Ok(marks.everywhere != head.cgroups)
 }
 
@@ -206,22 +214,23 @@ impl Linked {
     fn read(pins: &Pins, link: &Link, history: &History) -> Result<Self> {
         let runs = link.info()?.prog_id;
         let pinned = |number: u32| {
-            let fd = Program::fd_from_pinned_path(pins.generation(number).join(PROGRAM)).ok()?;
+            let fd =
+                Program::fd_from_pinned_path(pins.generation_path(number).join(PROGRAM)).ok()?;
             Program::id_from_fd(fd.as_fd()).ok()
         };
         // Where pins are gone, the history says its number.
-        let running = pins.running().ok().flatten();
+        let running = pins.running_policy().ok().flatten();
         let number = match running.filter(|it| it.generation != 0) {
             Some(running) => running.generation,
             None => history
-                .wanted()?
-                .filter(|number| history.entry(*number).is_ok())
+                .wanted_number()?
+                .filter(|number| history.read_entry(*number).is_ok())
                 .unwrap_or(0),
         };
         Ok(Self {
             number,
             name: history
-                .entry(number)
+                .read_entry(number)
                 .map_or_else(|_| format!("number {number}"), |entry| entry.name),
             runs,
             pinned: pinned(number),
@@ -232,7 +241,7 @@ impl Linked {
 /// Pins of the maps of a policy and of the shared ones; none of a policy that another version of Thalweg
 /// has pinned.
 fn map_pins(pins: &Pins, linked: &Linked) -> Vec<MapPin> {
-    let own = pins.generation(linked.number);
+    let own = pins.generation_path(linked.number);
     let has_other_head = || matches!(super::pins::read_head(&own.join(HEAD)), Ok(None));
     // Another map may have the pin of a head of this version.
     if linked.number == 0 || has_other_head() && !runs_this_version(linked) {
@@ -240,7 +249,9 @@ fn map_pins(pins: &Pins, linked: &Linked) -> Vec<MapPin> {
     }
     let head = (own.join(HEAD), maps::RODATA_HEAD);
     let own = OWN.iter().map(|name| (own.join(name), *name));
-    let shared = SHARED.iter().map(|name| (pins.shared(name), *name));
+    let shared = SHARED
+        .iter()
+        .map(|name| (pins.shared_map_path(name), *name));
     own.chain([head]).chain(shared).collect()
 }
 
@@ -252,14 +263,14 @@ fn runs_this_version(linked: &Linked) -> bool {
 }
 
 /// Pins of maps that are gone.
-fn missing(pins: &Pins, linked: &Linked) -> Vec<MapPin> {
+fn missing_pins(pins: &Pins, linked: &Linked) -> Vec<MapPin> {
     let mut all = map_pins(pins, linked);
     all.retain(|(path, _)| fs::symlink_metadata(path).is_err());
     all
 }
 
 /// Pins that are there and are other maps than those of the policy's program.
-fn replaced(pins: &Pins, linked: &Linked) -> Vec<MapPin> {
+fn replaced_pins(pins: &Pins, linked: &Linked) -> Vec<MapPin> {
     let used = maps_of(linked.pinned.unwrap_or(linked.runs));
     let id_of = |map: &MapHandle| leftovers::map_id(map.as_fd());
     let mut all = map_pins(pins, linked);
@@ -272,17 +283,17 @@ fn replaced(pins: &Pins, linked: &Linked) -> Vec<MapPin> {
     all
 }
 
-/// Puts back what [`faults`] finds: attaches the policy to the cgroup, pins what is in the kernel, or
+/// Puts back what [`find_problems`] finds: attaches the policy to the cgroup, pins what is in the kernel, or
 /// applies the policy again. Returns in words what was done.
 ///
 /// # Errors
 /// The kernel's, and files that cannot be read.
-pub fn put_back(place: &Place, history: &History) -> Result<Vec<String>> {
-    if !place.cgroup.is_dir() || faults(place, history)?.is_empty() {
+pub fn put_back(place: &PolicyPaths, history: &History) -> Result<Vec<String>> {
+    if !place.cgroup.is_dir() || find_problems(place, history)?.is_empty() {
         return Ok(Vec::new());
     }
-    // What was removed is not attached again.
-    history.attend(place)?;
+    // A removed policy is not attached again.
+    history.recover(place)?;
     let pins = Pins::at(&place.pin);
     let said = |it: Outcome| {
         let mut words = vec![format!("applied again: policy {}", it.entry.name)];
@@ -290,20 +301,20 @@ pub fn put_back(place: &Place, history: &History) -> Result<Vec<String>> {
         vec![words.join("; ")]
     };
     if is_for_other_cgroup(place, history)? {
-        // What its rules mean is among its constants.
-        return history.again(place).map(said);
+        // The meaning of the rules is among the program's constants.
+        return history.reapply(place).map(said);
     }
-    if fs::symlink_metadata(pins.link()).is_err() {
+    if fs::symlink_metadata(pins.link_path()).is_err() {
         return Ok(history.restore(place)?.map(said).unwrap_or_default());
     }
     let lock = Pins::lock(&place.pin)?;
     // Another process may have done it meanwhile.
-    let link = links::open(&pins.link())?.context("the policy was removed")?;
+    let link = links::open_link(&pins.link_path())?.context("the policy was removed")?;
     let linked = Linked::read(&pins, &link, history)?;
     let mut done = pin_again(&pins, &linked)?;
-    let program = Program::fd_from_pinned_path(pins.generation(linked.number).join(PROGRAM))?;
+    let program = Program::fd_from_pinned_path(pins.generation_path(linked.number).join(PROGRAM))?;
     let cgroup = place.cgroup()?;
-    let path = pins.link();
+    let path = pins.link_path();
     let attachment = Attachment {
         name: programs::POLICY_SOCKOPS,
         id: Program::id_from_fd(program.as_fd())?,
@@ -311,7 +322,7 @@ pub fn put_back(place: &Place, history: &History) -> Result<Vec<String>> {
         hook: BPF_CGROUP_SOCK_OPS,
         pin: &path,
     };
-    if attachment.fault(&cgroup)?.is_some() {
+    if attachment.find_problem(&cgroup)?.is_some() {
         drop(link);
         attachment.put_back(&cgroup)?;
         done.push(format!("attached again: policy {}", linked.name));
@@ -326,8 +337,8 @@ pub fn put_back(place: &Place, history: &History) -> Result<Vec<String>> {
 
 /// Pins the program and the maps of the policy that the link runs, where pins are gone.
 fn pin_again(pins: &Pins, linked: &Linked) -> Result<Vec<String>> {
-    let mut gone = missing(pins, linked);
-    gone.extend(replaced(pins, linked));
+    let mut gone = missing_pins(pins, linked);
+    gone.extend(replaced_pins(pins, linked));
     if gone.is_empty() && linked.pinned.is_some() {
         return Ok(Vec::new());
     }
@@ -343,8 +354,8 @@ fn pin_again(pins: &Pins, linked: &Linked) -> Result<Vec<String>> {
     if head != Some(linked.number) {
         bail!("the link runs another policy than {}", linked.name);
     }
-    for directory in [pins.generation(linked.number), pins.shared_directory()] {
-        pins::make(&directory, true)?;
+    for directory in [pins.generation_path(linked.number), pins.shared_directory()] {
+        pins::create_directory(&directory, true)?;
     }
     let mut names = Vec::new();
     for (path, name) in gone {
@@ -355,11 +366,11 @@ fn pin_again(pins: &Pins, linked: &Linked) -> Result<Vec<String>> {
         names.push(name);
     }
     if linked.pinned.is_none() {
-        let program = privileges::raised(|| Program::fd_from_id(linked.runs));
+        let program = privileges::with_raised(|| Program::fd_from_id(linked.runs));
         let program = program.context("opening the policy's program (CAP_SYS_ADMIN)")?;
-        links::pin(
+        links::pin_object(
             program.as_fd(),
-            &pins.generation(linked.number).join(PROGRAM),
+            &pins.generation_path(linked.number).join(PROGRAM),
         )?;
         names.push(PROGRAM);
     }
@@ -380,7 +391,7 @@ fn find_map<'a>(used: &'a [MapHandle], name: &str) -> Option<&'a MapHandle> {
 /// The maps of a loaded program.
 fn maps_of(program: u32) -> Vec<MapHandle> {
     let ids = leftovers::map_ids_of(program).unwrap_or_default();
-    privileges::raised(|| {
+    privileges::with_raised(|| {
         let maps = ids.into_iter().map(MapHandle::from_map_id);
         maps.filter_map(Result::ok).collect()
     })

@@ -17,8 +17,8 @@ use tempfile::NamedTempFile;
 use thalweg_policy::{Compiled, Policy};
 
 use super::pins::Pins;
-use super::{Applied, How, Place};
-use crate::pins::{entries, remove_file};
+use super::{Applied, ApplyOptions, PolicyPaths};
+use crate::pins::{directory_entries, remove_file};
 use crate::system;
 
 /// Number of policies kept.
@@ -32,9 +32,9 @@ const DRAFT: &str = ".draft-";
 /// Description of a policy that was applied.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
-    /// Its number; counts up, and is the kernel's generation.
+    /// Number of the policy; counts up, and is the kernel's generation.
     pub number: u32,
-    /// Its name.
+    /// Name of the policy.
     pub name: String,
     /// The file it came from.
     pub file: PathBuf,
@@ -52,8 +52,8 @@ pub struct Entry {
 
 impl Entry {
     /// Options for applying it again.
-    fn how(&self) -> How {
-        How {
+    fn apply_options(&self) -> ApplyOptions {
+        ApplyOptions {
             dry_run: self.dry_run,
             existing: false,
         }
@@ -83,7 +83,7 @@ struct Candidate<'a> {
     bytes: &'a [u8],
     compiled: Compiled,
     file: &'a Path,
-    how: How,
+    how: ApplyOptions,
     previous: Option<u32>,
     boot_id: String,
 }
@@ -99,11 +99,11 @@ pub(super) struct KeptPolicy {
 /// A policy that was put in force.
 #[derive(Debug)]
 pub struct Outcome {
-    /// Its description.
+    /// Description of the policy.
     pub entry: Entry,
     /// Notes for the operator.
     pub applied: Applied,
-    /// Its rules, if the file has them.
+    /// Number of the policy's rules, if the file has them.
     pub rules: usize,
 }
 
@@ -125,7 +125,8 @@ impl History {
             });
             is_entry || name == IN_FORCE || name.starts_with(DRAFT)
         };
-        entries(&self.directory).is_ok_and(|names| names.is_empty() || names.iter().any(is_own))
+        directory_entries(&self.directory)
+            .is_ok_and(|names| names.is_empty() || names.iter().any(is_own))
     }
 
     /// Puts a policy in force and records it; `bytes` is its text.
@@ -134,11 +135,11 @@ impl History {
     /// The kernel refuses it, or the state directory cannot be written to. Nothing is changed.
     pub fn apply(
         &self,
-        place: &Place,
+        place: &PolicyPaths,
         bytes: &[u8],
         compiled: Compiled,
         file: &Path,
-        how: How,
+        how: ApplyOptions,
     ) -> Result<Outcome> {
         under_lock(place, || {
             let candidate = Candidate {
@@ -146,10 +147,10 @@ impl History {
                 compiled,
                 file,
                 how,
-                previous: self.settle(place)?,
+                previous: self.recover_locked(place)?,
                 boot_id: system::boot_id()?,
             };
-            self.put(place, candidate)
+            self.put_in_force(place, candidate)
         })
     }
 
@@ -157,9 +158,9 @@ impl History {
     ///
     /// # Errors
     /// None is in force, or there was none before it.
-    pub fn rollback(&self, place: &Place) -> Result<Outcome> {
+    pub fn roll_back(&self, place: &PolicyPaths) -> Result<Outcome> {
         under_lock(place, || {
-            self.settle(place)?;
+            self.recover_locked(place)?;
             let present = self
                 .in_force(&place.pin)?
                 .context("no policy is in force: there is nothing to return from")?;
@@ -167,27 +168,27 @@ impl History {
         })
     }
 
-    /// The same if this number is in force by then; `None`: it is not.
+    /// Rolls back if this number is still in force; `None`: another one is.
     ///
     /// # Errors
-    /// As [`History::rollback`].
-    pub fn rollback_if(&self, place: &Place, number: u32) -> Result<Option<Outcome>> {
+    /// As [`History::roll_back`].
+    pub fn roll_back_if(&self, place: &PolicyPaths, number: u32) -> Result<Option<Outcome>> {
         under_lock(place, || {
-            self.settle(place)?;
+            self.recover_locked(place)?;
             let present = self.in_force(&place.pin)?;
             let present = present.filter(|it| it.number == number);
             present.map(|it| self.back_from(place, it)).transpose()
         })
     }
 
-    fn back_from(&self, place: &Place, present: Entry) -> Result<Outcome> {
+    fn back_from(&self, place: &PolicyPaths, present: Entry) -> Result<Outcome> {
         let number = present.previous.with_context(|| {
             format!(
                 "no policy was in force before {:?}; `thalweg policy remove` takes it away",
                 present.name
             )
         })?;
-        let former = self.entry(number).with_context(|| {
+        let former = self.read_entry(number).with_context(|| {
             format!("policy number {number} is no longer kept; the last {KEPT} are")
         })?;
         self.put_kept(place, &former)
@@ -197,29 +198,31 @@ impl History {
     ///
     /// # Errors
     /// None is in force, or as [`History::apply`].
-    pub fn again(&self, place: &Place) -> Result<Outcome> {
+    pub fn reapply(&self, place: &PolicyPaths) -> Result<Outcome> {
         under_lock(place, || {
-            let number = self.settle(place)?.context("no policy is in force")?;
-            self.put_kept(place, &self.entry(number)?)
+            let number = self
+                .recover_locked(place)?
+                .context("no policy is in force")?;
+            self.put_kept(place, &self.read_entry(number)?)
         })
     }
 
     /// Puts a policy of the history in force under a new number.
-    fn put_kept(&self, place: &Place, entry: &Entry) -> Result<Outcome> {
+    fn put_kept(&self, place: &PolicyPaths, entry: &Entry) -> Result<Outcome> {
         let boot_id = system::boot_id()?;
         let kept = self.read_kept(entry, &boot_id)?;
         let candidate = Candidate {
             bytes: &kept.bytes,
             compiled: kept.compiled,
             file: &entry.file,
-            how: entry.how(),
+            how: entry.apply_options(),
             previous: entry.previous,
             boot_id: match entry.is_of_boot(&boot_id) {
                 true => boot_id,
                 false => EARLIER_BOOT.to_owned(),
             },
         };
-        let mut outcome = self.put(place, candidate)?;
+        let mut outcome = self.put_in_force(place, candidate)?;
         outcome.applied.notes.extend(kept.notes);
         Ok(outcome)
     }
@@ -227,8 +230,8 @@ impl History {
     /// Reads a policy of the history, for use in a boot of the machine. In another boot than the one in
     /// which its file was applied, rules that name a network namespace by its cookie match nothing.
     pub(super) fn read_kept(&self, entry: &Entry, boot_id: &str) -> Result<KeptPolicy> {
-        let bytes = self.text(entry.number)?;
-        let mut compiled = compile(&bytes, &entry.file)?;
+        let bytes = self.read_text(entry.number)?;
+        let mut compiled = compile_policy(&bytes, &entry.file)?;
         let mut notes = Vec::new();
         if !entry.is_of_boot(boot_id) {
             notes.extend(super::void_in_words(&compiled.void_cookies()));
@@ -257,11 +260,11 @@ impl History {
         self.remove_locked(&pins)
     }
 
-    /// The same if this number is in force by then; whether it was.
+    /// Removes the policy if this number is still in force; returns whether it was.
     ///
     /// # Errors
     /// As [`History::remove`].
-    pub fn remove_if(&self, place: &Place, number: u32) -> Result<bool> {
+    pub fn remove_if(&self, place: &PolicyPaths, number: u32) -> Result<bool> {
         let pins = Pins::at(&place.pin);
         if !pins.exists() {
             return Ok(false);
@@ -282,7 +285,7 @@ impl History {
             Err(_) => drop(pins.mark_unwanted()),
         }
         fail_point!("policy::unwanted");
-        let removed = pins.remove()?;
+        let removed = pins.remove_all()?;
         noted.context(
             "the policy is out of the kernel, but comes back after a restart of the machine; once \
              the state directory can be written to, run `thalweg policy remove` again",
@@ -295,8 +298,8 @@ impl History {
     ///
     /// # Errors
     /// As [`History::apply`].
-    pub fn restore(&self, place: &Place) -> Result<Option<Outcome>> {
-        self.attend(place)?;
+    pub fn restore(&self, place: &PolicyPaths) -> Result<Option<Outcome>> {
+        self.recover(place)?;
         let pins = Pins::at(&place.pin);
         if self.still_wanted(&pins)?.is_none() || super::in_force(&place.pin)?.is_some() {
             return Ok(None);
@@ -306,13 +309,13 @@ impl History {
             let Some(number) = self.still_wanted(&pins)? else {
                 return Ok(None);
             };
-            if self.settle(place)?.is_some() {
+            if self.recover_locked(place)?.is_some() {
                 return Ok(None);
             }
-            let entry = self.entry(number)?;
+            let entry = self.read_entry(number)?;
             let kept = self.read_kept(&entry, &system::boot_id()?)?;
             let rules = kept.compiled.about.len();
-            let mut applied = place.apply(kept.compiled, number, entry.how())?;
+            let mut applied = place.apply(kept.compiled, number, entry.apply_options())?;
             applied.notes.extend(kept.notes);
             Ok(Some(Outcome {
                 entry,
@@ -326,46 +329,54 @@ impl History {
     ///
     /// # Errors
     /// Pins or files that cannot be read or written.
-    pub fn attend(&self, place: &Place) -> Result<()> {
+    pub fn recover(&self, place: &PolicyPaths) -> Result<()> {
         let needs_settling = match super::in_force(&place.pin)? {
             // An application that was killed leaves pins.
             None => Pins::at(&place.pin).exists() && system::has_pins(&place.pin),
-            Some(number) => self.wanted().ok() != Some(Some(number)) && self.entry(number).is_ok(),
+            Some(number) => {
+                self.wanted_number().ok() != Some(Some(number)) && self.read_entry(number).is_ok()
+            }
         };
         if needs_settling {
-            under_lock(place, || self.settle(place))?;
+            under_lock(place, || self.recover_locked(place))?;
         }
         Ok(())
     }
 
-    /// As [`History::attend`], under the lock; returns the number of the policy in force.
-    fn settle(&self, place: &Place) -> Result<Option<u32>> {
+    /// As [`History::recover`], under the lock; returns the number of the policy in force.
+    fn recover_locked(&self, place: &PolicyPaths) -> Result<Option<u32>> {
         let pins = Pins::at(&place.pin);
         // A removal that could not take the pins away has detached the link.
         let is_removed = |number| {
-            pins.is_detached() && matches!(self.wanted(), Ok(None)) && self.entry(number).is_ok()
+            pins.is_detached()
+                && matches!(self.wanted_number(), Ok(None))
+                && self.read_entry(number).is_ok()
         };
-        let running = pins.running()?;
+        let running = pins.running_policy()?;
         let Some(running) = running.filter(|it| !is_removed(it.generation)) else {
-            pins.clear()?;
+            pins.remove_unused()?;
             return Ok(None);
         };
         pins.keep_only(running)?;
         place.put_before_learner()?;
         let number = running.generation;
         // A policy of another state directory is not recorded here.
-        if self.entry(number).is_ok() {
-            for later in self.numbers()?.into_iter().filter(|other| *other > number) {
-                self.forget(later)?;
+        if self.read_entry(number).is_ok() {
+            for later in self
+                .entry_numbers()?
+                .into_iter()
+                .filter(|other| *other > number)
+            {
+                self.remove_entry(later)?;
             }
-            if self.wanted().ok() != Some(Some(number)) {
+            if self.wanted_number().ok() != Some(Some(number)) {
                 self.set_in_force(Some(number))?;
             }
         }
         Ok(Some(number))
     }
 
-    fn put(&self, place: &Place, candidate: Candidate<'_>) -> Result<Outcome> {
+    fn put_in_force(&self, place: &PolicyPaths, candidate: Candidate<'_>) -> Result<Outcome> {
         let Candidate {
             bytes,
             compiled,
@@ -375,7 +386,7 @@ impl History {
             boot_id,
         } = candidate;
         let running = super::in_force(&place.pin)?.unwrap_or(0);
-        let numbers = self.numbers()?;
+        let numbers = self.entry_numbers()?;
         let last = numbers.last().copied().unwrap_or(0).max(running);
         let entry = Entry {
             number: last + 1,
@@ -394,23 +405,23 @@ impl History {
             .with_context(|| format!("creating {}", self.directory.display()))?;
         self.remove_drafts()?;
         let written = self
-            .write(&entry, bytes)
+            .write_entry(&entry, bytes)
             .inspect(|()| {
                 fail_point!("policy::written");
             })
             // A full disk shows before anything changes.
-            .and_then(|()| self.draft(format!("{}\n", entry.number).as_bytes()))
+            .and_then(|()| self.write_draft(format!("{}\n", entry.number).as_bytes()))
             .and_then(|draft| Ok((draft, place.apply(compiled, entry.number, how)?)));
         let (in_force, applied) = written.inspect_err(|_| {
             // A policy that was never in force is not part of the history.
             if !matches!(super::in_force(&place.pin), Ok(Some(number)) if number == entry.number) {
-                let _ = self.forget(entry.number);
+                let _ = self.remove_entry(entry.number);
             }
         })?;
         fail_point!("policy::applied");
-        self.persist(in_force, &self.directory.join(IN_FORCE))?;
+        self.persist_draft(in_force, &self.directory.join(IN_FORCE))?;
         for number in numbers.iter().rev().skip(KEPT - 1) {
-            self.forget(*number)?;
+            self.remove_entry(*number)?;
         }
         Ok(Outcome {
             entry,
@@ -428,7 +439,7 @@ impl History {
         let Some(number) = super::in_force(pin)? else {
             return Ok(None);
         };
-        Ok(Some(self.entry(number).unwrap_or_else(|_| Entry {
+        Ok(Some(self.read_entry(number).unwrap_or_else(|_| Entry {
             number,
             name: String::new(),
             file: PathBuf::new(),
@@ -442,9 +453,9 @@ impl History {
     /// A policy by its number.
     ///
     /// # Errors
-    /// It is not kept.
-    pub fn entry(&self, number: u32) -> Result<Entry> {
-        let path = self.path(number, "json");
+    /// The policy is not kept.
+    pub fn read_entry(&self, number: u32) -> Result<Entry> {
+        let path = self.entry_path(number, "json");
         let bytes = fs::read(&path).with_context(|| format!("reading {}", path.display()))?;
         serde_json::from_slice(&bytes).with_context(|| format!("{} is damaged", path.display()))
     }
@@ -452,9 +463,9 @@ impl History {
     /// The text of a policy by its number.
     ///
     /// # Errors
-    /// It is not kept.
-    pub fn text(&self, number: u32) -> Result<Vec<u8>> {
-        let path = self.path(number, "toml");
+    /// The policy is not kept.
+    pub fn read_text(&self, number: u32) -> Result<Vec<u8>> {
+        let path = self.entry_path(number, "toml");
         fs::read(&path).with_context(|| format!("reading {}", path.display()))
     }
 
@@ -462,20 +473,20 @@ impl History {
     ///
     /// # Errors
     /// Its text is not kept, or not accepted any more.
-    pub(super) fn compiled(&self, number: u32) -> Result<Arc<Compiled>> {
-        let text = self.text(number)?;
+    pub(super) fn compile_entry(&self, number: u32) -> Result<Arc<Compiled>> {
+        let text = self.read_text(number)?;
         let mut last = self.compiled.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, compiled)) = last.as_ref().filter(|(of, _)| *of == text) {
             return Ok(Arc::clone(compiled));
         }
-        let compiled = Arc::new(compile(&text, &self.path(number, "toml"))?);
+        let compiled = Arc::new(compile_policy(&text, &self.entry_path(number, "toml"))?);
         *last = Some((text, Arc::clone(&compiled)));
         Ok(compiled)
     }
 
     /// Numbers of all kept policies, in order.
-    fn numbers(&self) -> Result<Vec<u32>> {
-        let names = entries(&self.directory)?;
+    fn entry_numbers(&self) -> Result<Vec<u32>> {
+        let names = directory_entries(&self.directory)?;
         let number = |name: &String| name.strip_suffix(".json")?.parse().ok();
         let mut numbers: Vec<u32> = names.iter().filter_map(number).collect();
         numbers.sort_unstable();
@@ -483,7 +494,7 @@ impl History {
     }
 
     /// The number of the policy that is to be in force.
-    pub(super) fn wanted(&self) -> Result<Option<u32>> {
+    pub(super) fn wanted_number(&self) -> Result<Option<u32>> {
         let path = self.directory.join(IN_FORCE);
         match fs::read_to_string(&path) {
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
@@ -497,35 +508,35 @@ impl History {
 
     /// The number of the policy that is to be in force, unless it was removed in this boot of the machine.
     pub(super) fn still_wanted(&self, pins: &Pins) -> Result<Option<u32>> {
-        Ok(self.wanted()?.filter(|_| !pins.is_unwanted()))
+        Ok(self.wanted_number()?.filter(|_| !pins.is_unwanted()))
     }
 
     fn set_in_force(&self, number: Option<u32>) -> Result<()> {
         let path = self.directory.join(IN_FORCE);
         match number {
             Some(number) => {
-                let draft = self.draft(format!("{number}\n").as_bytes())?;
-                self.persist(draft, &path)
+                let draft = self.write_draft(format!("{number}\n").as_bytes())?;
+                self.persist_draft(draft, &path)
             }
             None if path.exists() => {
                 remove_file(&path)?;
-                self.sync()
+                self.sync_directory()
             }
             None => Ok(()),
         }
     }
 
     /// Writes a policy and its description.
-    fn write(&self, entry: &Entry, text: &[u8]) -> Result<()> {
+    fn write_entry(&self, entry: &Entry, text: &[u8]) -> Result<()> {
         let about = serde_json::to_vec_pretty(entry)?;
-        let (text, about) = (self.draft(text)?, self.draft(&about)?);
-        name(text, &self.path(entry.number, "toml"))?;
-        name(about, &self.path(entry.number, "json"))?;
-        self.sync()
+        let (text, about) = (self.write_draft(text)?, self.write_draft(&about)?);
+        rename_draft(text, &self.entry_path(entry.number, "toml"))?;
+        rename_draft(about, &self.entry_path(entry.number, "json"))?;
+        self.sync_directory()
     }
 
     /// A synced file under a temporary name, to replace another.
-    fn draft(&self, bytes: &[u8]) -> Result<NamedTempFile> {
+    fn write_draft(&self, bytes: &[u8]) -> Result<NamedTempFile> {
         tempfile::Builder::new()
             .prefix(DRAFT)
             .tempfile_in(&self.directory)
@@ -537,13 +548,13 @@ impl History {
             .with_context(|| format!("writing to {}", self.directory.display()))
     }
 
-    fn persist(&self, draft: NamedTempFile, path: &Path) -> Result<()> {
-        name(draft, path)?;
-        self.sync()
+    fn persist_draft(&self, draft: NamedTempFile, path: &Path) -> Result<()> {
+        rename_draft(draft, path)?;
+        self.sync_directory()
     }
 
     /// Names of files are on disk once their directory is.
-    fn sync(&self) -> Result<()> {
+    fn sync_directory(&self) -> Result<()> {
         File::open(&self.directory)
             .and_then(|directory| directory.sync_all())
             .with_context(|| format!("writing {}", self.directory.display()))
@@ -561,37 +572,37 @@ impl History {
         Ok(())
     }
 
-    fn forget(&self, number: u32) -> Result<()> {
-        remove_file(&self.path(number, "json"))?;
-        remove_file(&self.path(number, "toml"))
+    fn remove_entry(&self, number: u32) -> Result<()> {
+        remove_file(&self.entry_path(number, "json"))?;
+        remove_file(&self.entry_path(number, "toml"))
     }
 
-    fn path(&self, number: u32, kind: &str) -> PathBuf {
+    fn entry_path(&self, number: u32, kind: &str) -> PathBuf {
         self.directory.join(format!("{number:08}.{kind}"))
     }
 }
 
 /// Changes the policy in force under the lock. Where none is in force afterwards, no pin stays.
-fn under_lock<T>(place: &Place, change: impl FnOnce() -> Result<T>) -> Result<T> {
+fn under_lock<T>(place: &PolicyPaths, change: impl FnOnce() -> Result<T>) -> Result<T> {
     let _lock = Pins::lock(&place.pin)?;
     let changed = change();
     let pins = Pins::at(&place.pin);
-    if matches!(pins.running(), Ok(None)) {
-        // What stays is cleared by the next change.
-        let _ = pins.remove();
+    if matches!(pins.running_policy(), Ok(None)) {
+        // The next change clears what stays.
+        let _ = pins.remove_all();
     }
     changed
 }
 
 /// Replaces a file by a draft.
-fn name(draft: NamedTempFile, path: &Path) -> Result<()> {
+fn rename_draft(draft: NamedTempFile, path: &Path) -> Result<()> {
     draft
         .persist(path)
         .with_context(|| format!("writing {}", path.display()))?;
     Ok(())
 }
 
-fn compile(bytes: &[u8], file: &Path) -> Result<Compiled> {
+fn compile_policy(bytes: &[u8], file: &Path) -> Result<Compiled> {
     let told = |faults: thalweg_policy::Faults| anyhow!("{faults}");
     Policy::parse(bytes, file)
         .and_then(|policy| policy.compile())

@@ -28,7 +28,7 @@ pub(super) struct Marks {
 
 impl Marks {
     /// Finds those that exist now; `notes` gets a line for each of the others.
-    pub fn find(root: &Path, groups: &[Group], notes: &mut Vec<String>) -> Result<Self> {
+    pub fn find_cgroups(root: &Path, groups: &[Group], notes: &mut Vec<String>) -> Result<Self> {
         let mount = system::cgroup2_mount()?;
         let mut containers = None;
         let mut marks = Self::default();
@@ -36,10 +36,10 @@ impl Marks {
             match group {
                 Group::Path(name) => {
                     let path = mount.join(name.trim_start_matches('/'));
-                    marks.add(root, bit, path, &format!("cgroup {name}"), notes);
+                    marks.add_cgroup(root, bit, path, &format!("cgroup {name}"), notes);
                 }
                 Group::Containers(selector) => {
-                    let all = containers.get_or_insert_with(containers::running);
+                    let all = containers.get_or_insert_with(containers::running_containers);
                     marks.add_containers(root, bit, selector, all, notes);
                 }
             }
@@ -47,7 +47,14 @@ impl Marks {
         Ok(marks)
     }
 
-    fn add(&mut self, root: &Path, bit: u32, path: PathBuf, what: &str, notes: &mut Vec<String>) {
+    fn add_cgroup(
+        &mut self,
+        root: &Path,
+        bit: u32,
+        path: PathBuf,
+        what: &str,
+        notes: &mut Vec<String>,
+    ) {
         if root.starts_with(&path) {
             self.everywhere |= 1 << bit;
         } else if !path.starts_with(root) {
@@ -90,7 +97,7 @@ impl Marks {
                 continue;
             };
             let what = format!("container {:?}: its cgroup {cgroup:?}", one.name);
-            self.add(root, bit, cgroup.clone(), &what, notes);
+            self.add_cgroup(root, bit, cgroup.clone(), &what, notes);
         }
     }
 
@@ -100,11 +107,11 @@ impl Marks {
         let marks = marks.as_ref().map(AsFd::as_fd);
         let mut faults = Vec::new();
         for (bit, cgroup) in &self.named {
-            // It may have ended meanwhile.
+            // The container may have ended meanwhile.
             let Ok(id) = links::open_cgroup(cgroup).and_then(|file| links::cgroup_id(&file)) else {
                 continue;
             };
-            let link = links::open(&directory.join(pin_name(*bit, id)));
+            let link = links::open_link(&directory.join(pin_name(*bit, id)));
             let link = link.ok().flatten();
             let link = link.filter(|link| marks.is_none_or(|marks| is_marking(link, marks)));
             let on = link.map(|link| links::attached_to(&link).ok().flatten());
@@ -121,18 +128,18 @@ impl Marks {
     /// Attaches the programs that are not yet pinned in a policy's directory, and removes those of
     /// cgroups that are gone. Returns the cgroups that are new. A cgroup that refuses keeps no other
     /// away.
-    pub fn attach(&self, marks: BorrowedFd<'_>, directory: &Path) -> Result<Vec<PathBuf>> {
-        let mut gone = pinned(directory)?;
+    pub fn attach_programs(&self, marks: BorrowedFd<'_>, directory: &Path) -> Result<Vec<PathBuf>> {
+        let mut gone = pinned_cgroups(directory)?;
         let (mut new, mut refused) = (Vec::new(), Vec::new());
         for (bit, cgroup) in &self.named {
             let attached = match File::open(cgroup) {
-                Ok(file) => attach(marks, *bit, &file, directory, &mut gone),
+                Ok(file) => attach_program(marks, *bit, &file, directory, &mut gone),
                 Err(error) => Err(error.into()),
             };
             match attached {
                 Ok(true) => new.push(cgroup.clone()),
                 Ok(false) => {}
-                // It has ended meanwhile.
+                // The cgroup has gone meanwhile.
                 Err(_) if !cgroup.exists() => {}
                 Err(error) => refused.push(format!("attaching to {}: {error:#}", cgroup.display())),
             }
@@ -146,7 +153,7 @@ impl Marks {
 }
 
 /// Pins of a policy's directory, by name.
-fn pinned(directory: &Path) -> Result<BTreeMap<String, PathBuf>> {
+fn pinned_cgroups(directory: &Path) -> Result<BTreeMap<String, PathBuf>> {
     let entries =
         fs::read_dir(directory).with_context(|| format!("reading {}", directory.display()))?;
     let named = entries.flatten().filter_map(|entry| {
@@ -172,7 +179,7 @@ fn is_marking(link: &Link, marks: BorrowedFd<'_>) -> bool {
 }
 
 /// Attaches the program that marks a cgroup's sockets, unless it is attached; true if it was not.
-fn attach(
+fn attach_program(
     marks: BorrowedFd<'_>,
     bit: u32,
     cgroup: &File,
@@ -189,7 +196,7 @@ fn attach(
     if other.as_ref().is_some_and(|link| is_marking(link, marks)) {
         return Ok(false);
     }
-    let mut object = object::open("thalweg_mark", thalweg_bpf_objects::POLICY_MARK)?;
+    let mut object = object::open_object("thalweg_mark", thalweg_bpf_objects::POLICY_MARK)?;
     for mut map in object.maps_mut() {
         match map.name().to_string_lossy().as_ref() {
             names::policy_mark::maps::RODATA_MARK => {
@@ -203,7 +210,7 @@ fn attach(
     let mut programs = object.progs_mut();
     let mut program = programs.next().context("the BPF object is empty")?;
     if other.is_some() {
-        // Somebody gave its link another program.
+        // Another process gave its link another program.
         remove_file(&pin)?;
     }
     drop(links::attach_and_pin(&mut program, cgroup, &pin)?);

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, Program};
 use thalweg_bpf_types::{from_bytes, raw};
 
-use crate::pins::{Locked, make, numbers, remove_file};
+use crate::pins::{Locked, create_directory, numbered_entries, remove_file};
 use crate::{learner, links, system};
 
 /// Name of the directory below the agent's pins.
@@ -27,8 +27,8 @@ const VERSION: u32 = raw::THALWEG_POLICY_VERSION;
 
 /// The policy in force: the one whose program the link runs.
 #[derive(Clone, Copy)]
-pub(super) struct Running {
-    /// Its number.
+pub(super) struct RunningPolicy {
+    /// Number of the policy.
     pub generation: u32,
     /// `None` if another version of Thalweg has pinned it, or its pin is gone.
     pub head: Option<raw::thalweg_policy_head>,
@@ -41,7 +41,7 @@ pub(super) struct Pins {
 }
 
 impl Pins {
-    /// Those below an agent's directory of pins, whether they exist or not.
+    /// Pins below an agent's directory of pins, whether they exist or not.
     pub fn at(agent: &Path) -> Self {
         Self {
             agent: agent.to_owned(),
@@ -53,7 +53,7 @@ impl Pins {
     pub fn create(agent: &Path) -> Result<Self> {
         let pins = Self::at(agent);
         system::ensure_bpffs(agent)?;
-        make(&pins.directory, true)?;
+        create_directory(&pins.directory, true)?;
         Ok(pins)
     }
 
@@ -61,33 +61,33 @@ impl Pins {
         self.directory.exists()
     }
 
-    pub fn link(&self) -> PathBuf {
+    pub fn link_path(&self) -> PathBuf {
         self.directory.join(LINK)
     }
 
     /// Whether the link is pinned and on no cgroup.
     pub fn is_detached(&self) -> bool {
-        let link = links::open(&self.link()).ok().flatten();
+        let link = links::open_link(&self.link_path()).ok().flatten();
         link.is_some_and(|link| matches!(links::attached_to(&link), Ok(Some(0))))
     }
 
-    fn unwanted(&self) -> PathBuf {
+    fn unwanted_path(&self) -> PathBuf {
         self.agent.join(UNWANTED)
     }
 
     /// Whether no policy is to be in force in this boot of the machine, whatever the state directory says.
     pub fn is_unwanted(&self) -> bool {
-        self.unwanted().exists()
+        self.unwanted_path().exists()
     }
 
     /// Marks the policy of the state directory as removed.
     pub fn mark_unwanted(&self) -> Result<()> {
-        make(&self.unwanted(), true)
+        create_directory(&self.unwanted_path(), true)
     }
 
     /// Takes that mark away.
     pub fn clear_unwanted(&self) {
-        if fs::remove_dir(self.unwanted()).is_ok() {
+        if fs::remove_dir(self.unwanted_path()).is_ok() {
             // If it is not empty, other objects are in it.
             let _ = fs::remove_dir(&self.agent);
         }
@@ -99,7 +99,7 @@ impl Pins {
     }
 
     /// A map that all policies share.
-    pub fn shared(&self, name: &str) -> PathBuf {
+    pub fn shared_map_path(&self, name: &str) -> PathBuf {
         self.shared_directory().join(name)
     }
 
@@ -110,24 +110,24 @@ impl Pins {
     }
 
     /// The learner's map of sockets that it does not touch.
-    pub fn owned(&self) -> PathBuf {
+    pub fn owned_path(&self) -> PathBuf {
         self.agent.join(learner::OWNED)
     }
 
     /// Directory of one policy.
-    pub fn generation(&self, generation: u32) -> PathBuf {
+    pub fn generation_path(&self, generation: u32) -> PathBuf {
         self.directory.join(generation.to_string())
     }
 
     /// Counters of connections that were open before a policy.
-    pub fn existing(&self, generation: u32) -> PathBuf {
-        self.generation(generation).join("existing")
+    pub fn existing_path(&self, generation: u32) -> PathBuf {
+        self.generation_path(generation).join("existing")
     }
 
     /// Creates the directory of a policy, and removes the rest of an interrupted application.
     pub fn start_generation(&self, generation: u32) -> Result<()> {
         self.remove_generation(generation)?;
-        let path = self.generation(generation);
+        let path = self.generation_path(generation);
         fs::create_dir(&path).with_context(|| format!("creating {}", path.display()))
     }
 
@@ -143,22 +143,22 @@ impl Pins {
     }
 
     /// Directories of policies, by number.
-    fn generations(&self) -> Result<Vec<u32>> {
-        numbers(&self.directory)
+    fn list_generations(&self) -> Result<Vec<u32>> {
+        numbered_entries(&self.directory)
     }
 
     pub fn remove_generation(&self, generation: u32) -> Result<()> {
-        remove_tree(&self.generation(generation))
+        remove_tree(&self.generation_path(generation))
     }
 
     /// Removes all pins except those of a policy and its shared ones.
-    pub fn keep_only(&self, running: Running) -> Result<()> {
+    pub fn keep_only(&self, running: RunningPolicy) -> Result<()> {
         self.clear_unwanted();
-        let mut kept = vec![self.link(), self.generation(running.generation)];
+        let mut kept = vec![self.link_path(), self.generation_path(running.generation)];
         if running.head.is_some() {
             kept.push(self.shared_directory());
         }
-        for path in self.entries()? {
+        for path in self.directory_entries()? {
             // The path of another version's shared maps is unknown.
             let foreign = running.head.is_none() && !is_number(&path);
             if !kept.contains(&path) && !foreign {
@@ -169,20 +169,20 @@ impl Pins {
     }
 
     /// Removes pins that are not in force; the directory stays.
-    pub fn clear(&self) -> Result<()> {
-        self.entries()?
+    pub fn remove_unused(&self) -> Result<()> {
+        self.directory_entries()?
             .iter()
             .try_for_each(|path| remove_tree(path))
     }
 
     /// The policy in force, whichever version of Thalweg has pinned it.
-    pub fn running(&self) -> Result<Option<Running>> {
-        let Some(link) = links::open(&self.link())? else {
+    pub fn running_policy(&self) -> Result<Option<RunningPolicy>> {
+        let Some(link) = links::open_link(&self.link_path())? else {
             return Ok(None);
         };
         let link = link.info()?;
-        for generation in self.generations()? {
-            let directory = self.generation(generation);
+        for generation in self.list_generations()? {
+            let directory = self.generation_path(generation);
             let program = Program::fd_from_pinned_path(directory.join(PROGRAM));
             let Ok(id) = program.and_then(|fd| Program::id_from_fd(fd.as_fd())) else {
                 continue;
@@ -190,11 +190,11 @@ impl Pins {
             if id == link.prog_id {
                 // A pin that is gone or is something else hides no policy: it is put back.
                 let head = read_head(&directory.join(HEAD)).unwrap_or_default();
-                return Ok(Some(Running { generation, head }));
+                return Ok(Some(RunningPolicy { generation, head }));
             }
         }
         // Pins with other names, of another version.
-        Ok(Some(Running {
+        Ok(Some(RunningPolicy {
             generation: 0,
             head: None,
         }))
@@ -204,13 +204,13 @@ impl Pins {
     ///
     /// # Errors
     /// Another version of Thalweg has pinned it.
-    pub fn head(&self) -> Result<Option<raw::thalweg_policy_head>> {
-        match self.running()? {
+    pub fn running_head(&self) -> Result<Option<raw::thalweg_policy_head>> {
+        match self.running_policy()? {
             None => Ok(None),
-            Some(Running {
+            Some(RunningPolicy {
                 head: Some(head), ..
             }) => Ok(Some(head)),
-            Some(Running { generation, .. }) => bail!(
+            Some(RunningPolicy { generation, .. }) => bail!(
                 "the policy in force (number {generation}) was applied by another version of \
                  Thalweg, whose counters this one cannot read, or its pin {HEAD} is gone, which an \
                  agent that runs puts back; it stays in force until `thalweg policy apply` replaces \
@@ -221,16 +221,16 @@ impl Pins {
     }
 
     /// Entries of the directory.
-    fn entries(&self) -> Result<Vec<PathBuf>> {
+    fn directory_entries(&self) -> Result<Vec<PathBuf>> {
         let entries = fs::read_dir(&self.directory)
             .with_context(|| format!("reading {}", self.directory.display()))?;
         Ok(entries.flatten().map(|entry| entry.path()).collect())
     }
 
     /// Kernel memory of the loaded policies and the shared maps, bytes.
-    pub fn memory(&self) -> u64 {
-        let own = self.generations().unwrap_or_default();
-        let directories = own.iter().map(|number| self.generation(*number));
+    pub fn memory_bytes(&self) -> u64 {
+        let own = self.list_generations().unwrap_or_default();
+        let directories = own.iter().map(|number| self.generation_path(*number));
         let maps = directories
             .chain([self.shared_directory()])
             .filter_map(|directory| fs::read_dir(directory).ok())
@@ -240,9 +240,9 @@ impl Pins {
     }
 
     /// Removes everything, the link first; false if no policy was in force.
-    pub fn remove(&self) -> Result<bool> {
-        let path = self.link();
-        let link = links::open(&path)?;
+    pub fn remove_all(&self) -> Result<bool> {
+        let path = self.link_path();
+        let link = links::open_link(&path)?;
         let running = link.is_some();
         if let Some(link) = link {
             // The kernel detaches a closed link, but with a delay. The pin goes first: the pin of a
@@ -257,11 +257,11 @@ impl Pins {
             )?;
         }
         fail_point!("policy::detached");
-        self.clear()?;
+        self.remove_unused()?;
         fs::remove_dir(&self.directory)
             .with_context(|| format!("removing {}", self.directory.display()))?;
         if !learner::is_attached(&self.agent) {
-            remove_file(&self.owned())?;
+            remove_file(&self.owned_path())?;
             // If it is not empty, other objects are in it.
             let _ = fs::remove_dir(&self.agent);
         }

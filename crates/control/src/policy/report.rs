@@ -8,7 +8,7 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use serde::{Deserialize, Serialize};
 use thalweg_bpf_objects::names::policy::maps;
 use thalweg_bpf_types::{from_bytes, raw};
-use thalweg_policy::{About, catalogue};
+use thalweg_policy::{RuleSummary, catalogue};
 
 use super::existing;
 use super::history::History;
@@ -25,7 +25,7 @@ const CALLBACKS: &str = "TCP_BPF_SOCK_OPS_CB_FLAGS";
 /// Error of callbacks that are not as the policy requested them.
 const SWITCHED_OFF: &str = "switched off by another program";
 /// Stages that need callbacks.
-const LATER: u32 = 1 << raw::THALWEG_STAGE_RETRANSMIT
+const LATER_STAGE_MASK: u32 = 1 << raw::THALWEG_STAGE_RETRANSMIT
     | 1 << raw::THALWEG_STAGE_RTO
     | 1 << raw::THALWEG_STAGE_RTT
     | 1 << raw::THALWEG_STAGE_CLOSE;
@@ -33,9 +33,9 @@ const LATER: u32 = 1 << raw::THALWEG_STAGE_RETRANSMIT
 /// The policy in force.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Report {
-    /// Its name.
+    /// Name of the policy.
     pub name: String,
-    /// Its number: counts up with each application.
+    /// Number of the policy: counts up with each application.
     pub number: u32,
     /// The file it came from.
     pub file: String,
@@ -47,14 +47,14 @@ pub struct Report {
     pub map_bytes: u64,
     /// Connections and events that could not be recorded, reported or counted.
     pub missed: Missed,
-    /// What is not as it was applied, a sentence each; empty where nobody has looked.
+    /// Departures from the applied state, a sentence each; empty where nobody has looked.
     #[serde(default)]
     pub faults: Vec<String>,
     /// Part of the policy that cannot be looked at, and why; `None` where there is none, or nobody has
     /// looked.
     #[serde(default)]
     pub unseen: Option<String>,
-    /// Its rules, in the order of the file.
+    /// Rules, in the order of the file.
     pub rules: Vec<RuleReport>,
 }
 
@@ -77,9 +77,9 @@ pub struct Missed {
 /// A rule of it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RuleReport {
-    /// Its name.
+    /// Name of the rule.
     pub name: String,
-    /// Whether it is a `never` rule.
+    /// Whether the rule is a `never` rule.
     pub never: bool,
     /// Whether the agent has suspended it: no flow gets it, because those that its share took did
     /// worse than those that it left alone.
@@ -135,28 +135,29 @@ impl Report {
     ///
     /// # Errors
     /// Pins that cannot be read.
-    pub fn read(pin: &Path, history: &History) -> Result<Option<Self>> {
+    pub fn read_counters(pin: &Path, history: &History) -> Result<Option<Self>> {
         let pins = Pins::at(pin);
-        let Some(head) = pins.head()? else {
+        let Some(head) = pins.running_head()? else {
             return Ok(None);
         };
         let Some(entry) = history.in_force(pin)? else {
             return Ok(None);
         };
         // Names of rules and operations, if the history has the policy.
-        let compiled = history.compiled(head.generation).ok();
+        let compiled = history.compile_entry(head.generation).ok();
         let about = compiled.as_ref().map_or(&[][..], |known| &known.about);
-        let counters =
-            MapHandle::from_pinned_path(pins.generation(head.generation).join(maps::COUNTERS))?;
+        let counters = MapHandle::from_pinned_path(
+            pins.generation_path(head.generation).join(maps::COUNTERS),
+        )?;
         let missed =
-            MapHandle::from_pinned_path(pins.generation(head.generation).join(maps::MISSED))?;
-        let mut failures = failures(&pins, head.generation, about)?;
-        let existing = pins.existing(head.generation);
+            MapHandle::from_pinned_path(pins.generation_path(head.generation).join(maps::MISSED))?;
+        let mut failures = read_failures(&pins, head.generation, about)?;
+        let existing = pins.existing_path(head.generation);
         let existing = match existing.exists() {
             true => Some(MapHandle::from_pinned_path(existing)?),
             false => None,
         };
-        let suspended = trials::suspended(&pins, head.generation, compiled.as_deref())?;
+        let suspended = trials::suspended_rules(&pins, head.generation, compiled.as_deref())?;
         let rules = (0..counters.max_entries())
             .map(|id| {
                 let bytes = counters.lookup(&id.to_ne_bytes(), MapFlags::ANY)?;
@@ -186,7 +187,7 @@ impl Report {
             file: entry.file.display().to_string(),
             applied_ms: entry.applied_ms,
             dry_run: head.flags & raw::THALWEG_POLICY_DRY_RUN != 0,
-            map_bytes: pins.memory(),
+            map_bytes: pins.memory_bytes(),
             missed: missed_of(&missed)?,
             faults: Vec::new(),
             unseen: None,
@@ -196,26 +197,26 @@ impl Report {
 }
 
 impl Report {
-    /// As [`Report::read`], and looks at every open connection with later stages or of a share: those
+    /// As [`Report::read_counters`], and looks at every open connection with later stages or of a share: those
     /// whose callbacks another program switched off count as failures.
     ///
     /// # Errors
-    /// As [`Report::read`].
-    pub fn look(pin: &Path, history: &History) -> Result<Option<Self>> {
-        let Some(mut report) = Self::read(pin, history)? else {
+    /// As [`Report::read_counters`].
+    pub fn read_and_scan(pin: &Path, history: &History) -> Result<Option<Self>> {
+        let Some(mut report) = Self::read_counters(pin, history)? else {
             return Ok(None);
         };
         let pins = Pins::at(pin);
-        let Some(head) = pins.head()? else {
+        let Some(head) = pins.running_head()? else {
             return Ok(None);
         };
         let needs_callbacks =
-            head.stages & LATER != 0 || head.flags & raw::THALWEG_POLICY_TRIALS != 0;
+            head.stages & LATER_STAGE_MASK != 0 || head.flags & raw::THALWEG_POLICY_TRIALS != 0;
         if head.generation != report.number || !needs_callbacks {
             return Ok(Some(report));
         }
         let rules = u32::try_from(report.rules.len())?;
-        let silenced = match existing::silenced(&pins, &head, rules)? {
+        let silenced = match existing::silenced_by_rule(&pins, &head, rules)? {
             Ok(silenced) => silenced,
             Err(why) => {
                 report.unseen = Some(format!(
@@ -243,8 +244,8 @@ impl Report {
     }
 
     /// The open connections whose callbacks another program switched off, in words; `None` where
-    /// [`Report::look`] found none.
-    pub fn silenced(&self) -> Option<String> {
+    /// [`Report::read_and_scan`] found none.
+    pub fn silenced_text(&self) -> Option<String> {
         let of_rule = |rule: &RuleReport, key: &str| {
             let mut failures = rule.failures.iter();
             let found = failures.find(|it| it.error == SWITCHED_OFF && it.key == key)?;
@@ -312,7 +313,7 @@ pub struct FailureLog {
 
 impl FailureLog {
     /// A line for each kind of failure that was not reported before.
-    pub fn note(&mut self, report: &Report) -> Vec<String> {
+    pub fn new_failures(&mut self, report: &Report) -> Vec<String> {
         if self.policy != report.number {
             *self = Self {
                 policy: report.number,
@@ -338,10 +339,14 @@ impl FailureLog {
     }
 }
 
-fn failures(pins: &Pins, generation: u32, about: &[About]) -> Result<BTreeMap<u32, Vec<Failure>>> {
-    let map = MapHandle::from_pinned_path(pins.shared(maps::FAILURES))?;
+fn read_failures(
+    pins: &Pins,
+    generation: u32,
+    about: &[RuleSummary],
+) -> Result<BTreeMap<u32, Vec<Failure>>> {
+    let map = MapHandle::from_pinned_path(pins.shared_map_path(maps::FAILURES))?;
     let mut found: BTreeMap<u32, Vec<Failure>> = BTreeMap::new();
-    batch::walk(&map, |key, count| {
+    batch::visit_entries(&map, |key, count| {
         let Some(failure) = from_bytes::<raw::thalweg_policy_failure>(key) else {
             return Ok(());
         };

@@ -9,7 +9,7 @@ use thalweg_policy::Compiled;
 use crate::object;
 
 const EARLY: u32 = 1 << raw::THALWEG_STAGE_CONNECT | 1 << raw::THALWEG_STAGE_ASKED;
-const LATER: u32 = 1 << raw::THALWEG_STAGE_RETRANSMIT
+const LATER_STAGE_MASK: u32 = 1 << raw::THALWEG_STAGE_RETRANSMIT
     | 1 << raw::THALWEG_STAGE_RTO
     | 1 << raw::THALWEG_STAGE_RTT
     | 1 << raw::THALWEG_STAGE_CLOSE;
@@ -17,7 +17,7 @@ const OPS_MAX: usize = raw::THALWEG_POLICY_MAX_OPS as usize;
 
 /// The value of a socket without a cap of its own, where a sysctl sets it: that of the caller's network
 /// namespace.
-fn unset(op: &raw::thalweg_policy_op) -> Option<u16> {
+fn default_value(op: &raw::thalweg_policy_op) -> Option<u16> {
     // In place of a text's number caps have one above that value.
     let is_cap = u32::from(op.kind) == raw::THALWEG_OP_SET_INT && op.text != 0;
     let name = match (i32::from(op.level), i32::from(op.name)) {
@@ -42,7 +42,7 @@ fn is_lasting(op: &raw::thalweg_policy_op, all: &[raw::thalweg_policy_op]) -> bo
     let mut same = all.iter().filter(|other| option(other) == option(op));
     is_set
         && !adapts.contains(&option(op))
-        && same.all(|other| u32::from(other.stages) & LATER == 0)
+        && same.all(|other| u32::from(other.stages) & LATER_STAGE_MASK == 0)
 }
 
 /// Content of the maps.
@@ -85,7 +85,7 @@ impl<'c> Tables<'c> {
                 tables.flags |= raw::THALWEG_POLICY_TRIALS;
             }
             for rule in &compiled.rules {
-                tables.give(rule);
+                tables.add_rule(rule);
             }
         }
         if tables.stages & EARLY != 0 {
@@ -94,7 +94,7 @@ impl<'c> Tables<'c> {
         tables
     }
 
-    fn give(&mut self, rule: &raw::thalweg_policy_rule) {
+    fn add_rule(&mut self, rule: &raw::thalweg_policy_rule) {
         // Copies of a rule differ only in prefixes.
         let Some(action) = self.actions.get_mut(rule.id as usize) else {
             return;
@@ -103,7 +103,7 @@ impl<'c> Tables<'c> {
         if rule.flags & raw::THALWEG_RULE_NEVER != 0 {
             flags |= raw::THALWEG_FLOW_NEVER;
         }
-        if u32::from(rule.stages) & LATER != 0 {
+        if u32::from(rule.stages) & LATER_STAGE_MASK != 0 {
             flags |= raw::THALWEG_FLOW_KEEPS;
         }
         action.stages = rule.stages;
@@ -111,7 +111,7 @@ impl<'c> Tables<'c> {
         action.count = 0;
         for (to, op) in action.ops.iter_mut().zip(ops.take(rule.ops as usize)) {
             *to = *op;
-            if let Some(value) = unset(op) {
+            if let Some(value) = default_value(op) {
                 to.text = value.saturating_add(1);
             }
             action.count += 1;
@@ -155,7 +155,7 @@ impl<'c> Tables<'c> {
     }
 
     /// Size of one of this policy's own maps.
-    pub fn entries(&self, map: &str) -> Option<u32> {
+    pub fn map_entries(&self, map: &str) -> Option<u32> {
         let entries = match map {
             maps::PREFIXES4 => self.compiled.prefixes4.len(),
             maps::PREFIXES6 => self.compiled.prefixes6.len(),
@@ -168,8 +168,8 @@ impl<'c> Tables<'c> {
     }
 
     /// Fills the maps of a loaded object.
-    pub fn fill(mut self, object: &Object, generation: u32) -> Result<()> {
-        let map = |name| object::map(object, name);
+    pub fn fill_maps(mut self, object: &Object, generation: u32) -> Result<()> {
+        let map = |name| object::find_map(object, name);
         let texts = place_texts(&map(maps::TEXTS)?, &self.compiled.texts)?;
         for action in &mut self.actions {
             action.generation = generation;
@@ -197,7 +197,7 @@ fn fill_array<T: Pod>(map: &MapHandle, values: &[T]) -> Result<()> {
         .iter()
         .flat_map(|value| bytes_of(value).to_vec())
         .collect();
-    fill(map, &keys, &values_bytes, values.len())
+    fill_map(map, &keys, &values_bytes, values.len())
 }
 
 fn fill_trie<K: Pod>(map: &MapHandle, prefixes: &[(K, u32)]) -> Result<()> {
@@ -209,11 +209,11 @@ fn fill_trie<K: Pod>(map: &MapHandle, prefixes: &[(K, u32)]) -> Result<()> {
         .iter()
         .flat_map(|(_, node)| node.to_ne_bytes())
         .collect();
-    fill(map, &keys, &values, prefixes.len())
+    fill_map(map, &keys, &values, prefixes.len())
 }
 
 /// One system call fills a whole table.
-fn fill(map: &MapHandle, keys: &[u8], values: &[u8], count: usize) -> Result<()> {
+fn fill_map(map: &MapHandle, keys: &[u8], values: &[u8], count: usize) -> Result<()> {
     if count == 0 {
         return Ok(());
     }

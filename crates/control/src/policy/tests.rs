@@ -40,7 +40,7 @@ struct VectorFlow {
 
 /// Whether BPF programs can be loaded; reports it if not.
 fn privileged() -> bool {
-    let missing = crate::privileges::missing().unwrap();
+    let missing = crate::privileges::missing_capabilities().unwrap();
     if missing.is_empty() {
         return true;
     }
@@ -58,12 +58,12 @@ fn finder(compiled: &Compiled) -> Object {
         program.set_autoload(wanted);
     }
     for mut map in object.maps_mut() {
-        if let Some(entries) = tables.entries(&map.name().to_string_lossy()) {
+        if let Some(entries) = tables.map_entries(&map.name().to_string_lossy()) {
             map.set_max_entries(entries).unwrap();
         }
     }
     let object = object.load().unwrap();
-    tables.fill(&object, 1).unwrap();
+    tables.fill_maps(&object, 1).unwrap();
     object
 }
 
@@ -204,17 +204,17 @@ fn kept_policy_of_another_boot_has_void_cookies() {
             "previous": null,
         });
         std::fs::write(directory.join("00000001.json"), about.to_string()).unwrap();
-        let mut entry = history.entry(1).unwrap();
+        let mut entry = history.read_entry(1).unwrap();
         assert_eq!(entry.boot_id, "");
         entry.boot_id = boot_id.to_owned();
         entry
     };
     let kept = history.read_kept(&entry("this"), "this").unwrap();
-    assert_eq!(kept.compiled.cookies(), [7, 4711].into());
+    assert_eq!(kept.compiled.netns_cookies(), [7, 4711].into());
     assert!(kept.notes.is_empty());
     for other in ["before", ""] {
         let kept = history.read_kept(&entry(other), "this").unwrap();
-        assert_eq!(kept.compiled.cookies(), [VOID_COOKIE].into());
+        assert_eq!(kept.compiled.netns_cookies(), [VOID_COOKIE].into());
         let note = kept.notes.join("; ");
         assert!(
             note.contains("match.netns = 7, 4711 match nothing"),
@@ -241,13 +241,13 @@ fn a_policy_is_compiled_once_until_its_text_changes() {
         std::fs::write(state.path().join("policy/00000001.toml"), text).unwrap();
     };
     write("one");
-    let first = history.compiled(1).unwrap();
+    let first = history.compile_entry(1).unwrap();
     assert!(std::sync::Arc::ptr_eq(
         &first,
-        &history.compiled(1).unwrap()
+        &history.compile_entry(1).unwrap()
     ));
     // An emptied state directory counts from 1 again.
     write("two");
-    assert_eq!(history.compiled(1).unwrap().name, "two");
-    assert!(history.compiled(2).is_err());
+    assert_eq!(history.compile_entry(1).unwrap().name, "two");
+    assert!(history.compile_entry(2).is_err());
 }

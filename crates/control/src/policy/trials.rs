@@ -22,7 +22,7 @@ use super::report::missed_of;
 pub struct Trials {
     /// Name of the policy.
     pub policy: String,
-    /// Its number.
+    /// Number of the policy.
     pub number: u32,
     /// Matches are counted, and nothing is set.
     pub dry_run: bool,
@@ -33,24 +33,24 @@ pub struct Trials {
 /// A rule of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TrialRule {
-    /// Its name.
+    /// Name of the rule.
     pub name: String,
-    /// Its experiment, if it has a share.
+    /// Experiment of a rule with a share.
     pub trial: Option<Trial>,
 }
 
 impl Trials {
-    /// Those of the policy in force; `None` if there is none, or it is another version's or
-    /// another state directory's.
+    /// Reads the shares of the policy in force; `None` if there is no policy, or it belongs to
+    /// another version or another state directory.
     ///
     /// # Errors
     /// Pins that cannot be read.
     pub fn read(pin: &Path, history: &History) -> Result<Option<Self>> {
-        let running = Pins::at(pin).running()?;
+        let running = Pins::at(pin).running_policy()?;
         let Some(head) = running.and_then(|running| running.head) else {
             return Ok(None);
         };
-        let Ok(compiled) = history.compiled(head.generation) else {
+        let Ok(compiled) = history.compile_entry(head.generation) else {
             return Ok(None);
         };
         let rules = compiled.about.iter().map(|about| TrialRule {
@@ -69,8 +69,10 @@ impl Trials {
     ///
     /// # Errors
     /// Pins that cannot be read.
-    pub fn lost(&self, pin: &Path) -> Result<u64> {
-        let path = Pins::at(pin).generation(self.number).join(maps::MISSED);
+    pub fn lost_outcomes(&self, pin: &Path) -> Result<u64> {
+        let path = Pins::at(pin)
+            .generation_path(self.number)
+            .join(maps::MISSED);
         if !path.exists() {
             return Ok(0);
         }
@@ -81,26 +83,26 @@ impl Trials {
     ///
     /// # Errors
     /// Pins that cannot be read or written.
-    pub fn suspend(&self, pin: &Path, history: &History, keys: &BTreeSet<u64>) -> Result<()> {
-        let Ok(compiled) = history.compiled(self.number) else {
+    pub fn suspend_rules(&self, pin: &Path, history: &History, keys: &BTreeSet<u64>) -> Result<()> {
+        let Ok(compiled) = history.compile_entry(self.number) else {
             return Ok(());
         };
         let pins = Pins::at(pin);
-        if !pins.generation(self.number).exists() {
-            // It was replaced just now.
+        if !pins.generation_path(self.number).exists() {
+            // The policy was replaced just now.
             return Ok(());
         }
-        let known = suspended(&pins, self.number, Some(&compiled))?;
+        let known = suspended_rules(&pins, self.number, Some(&compiled))?;
         let trial = |id: u32| self.rules.get(id as usize).and_then(|rule| rule.trial);
         let wanted = |id: u32| trial(id).is_some_and(|trial| keys.contains(&trial.key));
         let changes = |id: u32| trial(id).is_some() && known.contains(&id) != wanted(id);
-        let map = MapHandle::from_pinned_path(pins.generation(self.number).join(maps::RULES))?;
+        let map = MapHandle::from_pinned_path(pins.generation_path(self.number).join(maps::RULES))?;
         for (place, rule) in (0u32..).zip(&compiled.rules) {
             if !changes(rule.id) {
                 continue;
             }
             // What the kernel has: network namespaces have cookies there.
-            let mut entry = entry(&map, place)?;
+            let mut entry = read_rule(&map, place)?;
             entry.flags &= !raw::THALWEG_RULE_SUSPENDED;
             if wanted(rule.id) {
                 entry.flags |= raw::THALWEG_RULE_SUSPENDED;
@@ -113,7 +115,7 @@ impl Trials {
 }
 
 /// Ids of the rules that are suspended.
-pub(super) fn suspended(
+pub(super) fn suspended_rules(
     pins: &Pins,
     number: u32,
     compiled: Option<&Compiled>,
@@ -128,16 +130,16 @@ pub(super) fn suspended(
     if first.is_empty() {
         return Ok(ids);
     }
-    let map = MapHandle::from_pinned_path(pins.generation(number).join(maps::RULES))?;
+    let map = MapHandle::from_pinned_path(pins.generation_path(number).join(maps::RULES))?;
     for (id, place) in first {
-        if entry(&map, place)?.flags & raw::THALWEG_RULE_SUSPENDED != 0 {
+        if read_rule(&map, place)?.flags & raw::THALWEG_RULE_SUSPENDED != 0 {
             ids.insert(id);
         }
     }
     Ok(ids)
 }
 
-pub(super) fn entry(map: &MapHandle, place: u32) -> Result<raw::thalweg_policy_rule> {
+pub(super) fn read_rule(map: &MapHandle, place: u32) -> Result<raw::thalweg_policy_rule> {
     let bytes = map.lookup(&place.to_ne_bytes(), MapFlags::ANY)?;
     bytes
         .and_then(|bytes| from_bytes(&bytes))
@@ -152,12 +154,12 @@ pub struct Outcomes {
 }
 
 impl Outcomes {
-    /// What has come since the last call; nothing where no policy was applied.
+    /// Takes the outcomes since the last call; none where no policy was applied.
     ///
     /// # Errors
     /// A ring that cannot be opened or read.
-    pub fn take(&mut self, pin: &Path) -> Result<Vec<raw::thalweg_policy_outcome>> {
-        let path = Pins::at(pin).shared(maps::OUTCOMES);
+    pub fn take_outcomes(&mut self, pin: &Path) -> Result<Vec<raw::thalweg_policy_outcome>> {
+        let path = Pins::at(pin).shared_map_path(maps::OUTCOMES);
         let Ok(inode) = fs::metadata(&path).map(|found| found.ino()) else {
             self.open = None;
             return Ok(Vec::new());

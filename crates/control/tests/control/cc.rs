@@ -185,7 +185,7 @@ fn draining_is_interrupted_and_taken_up_again() {
     kill(Pid::from_raw(first.id() as i32), Signal::SIGTERM).unwrap();
     first.wait().unwrap();
     assert_eq!(row(&bed, &name)["state"], "draining");
-    let faults = thalweg_control::cc::faults(&bed.pin).unwrap();
+    let faults = thalweg_control::cc::find_problems(&bed.pin).unwrap();
     assert!(faults.is_empty(), "what was unloaded is missed: {faults:?}");
     // Both give the same advice, and it works.
     let taken = failure(&bed, &["cc", "load", "htcp", "--name", &name], 1);

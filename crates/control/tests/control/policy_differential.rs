@@ -85,7 +85,7 @@ fn options() -> String {
 
 /// The rule that a flow gets.
 fn rule_of<'m>(policy: &Policy, made: &'m [Made], flow: &Flow) -> Option<&'m Made> {
-    let name = &policy.decide(flow)?.name;
+    let name = &policy.matching_rule(flow)?.name;
     made.iter().find(|rule| rule.name == *name)
 }
 

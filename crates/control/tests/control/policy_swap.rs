@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use libbpf_rs::ObjectBuilder;
 use serde_json::{Value, json};
-use thalweg_control::policy::{Place, Prepared};
+use thalweg_control::policy::{PolicyPaths, Prepared};
 use thalweg_lab::host::Side;
 use thalweg_policy::Policy;
 
@@ -86,8 +86,8 @@ fn removal_says_what_listeners_keep() {
     assert!(said.contains(&format!("note: {kept}\n")), "{said}");
 }
 
-fn place(bed: &Bed) -> Place {
-    Place {
+fn place(bed: &Bed) -> PolicyPaths {
+    PolicyPaths {
         pin: bed.pin.clone(),
         cgroup: bed.pair.cgroup_path().to_owned(),
     }

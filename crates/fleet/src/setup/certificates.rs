@@ -8,8 +8,8 @@ use rcgen::{
     KeyUsagePurpose,
 };
 
-use super::{SetupError, write};
-use crate::keys::secret;
+use super::{SetupError, write_file};
+use crate::keys::read_secret;
 
 const DAY: Duration = Duration::from_secs(86_400);
 
@@ -46,7 +46,7 @@ impl Authority {
     /// None that is known.
     pub fn generate() -> Result<Self, SetupError> {
         let key = KeyPair::generate()?;
-        let parameters = parameters();
+        let parameters = ca_parameters();
         let pem = parameters.self_signed(&key)?.pem();
         Ok(Self {
             pem,
@@ -54,26 +54,26 @@ impl Authority {
         })
     }
 
-    /// That of a directory, which is made where there is none.
-    pub(super) fn keep(directory: &Path) -> Result<Self, SetupError> {
+    /// Reads the authority of a directory, or creates one there.
+    pub(super) fn read_or_create(directory: &Path) -> Result<Self, SetupError> {
         let (certificate, key) = (directory.join("ca.pem"), directory.join("ca.key"));
         if certificate.exists() {
             let pem = thalweg_units::file::read_text(&certificate)
                 .map_err(|why| SetupError::Wrong(why.to_string()))?;
-            let key = KeyPair::from_pem(&secret(&key)?)?;
+            let key = KeyPair::from_pem(&read_secret(&key)?)?;
             return Ok(Self {
                 pem,
-                issuer: Issuer::new(parameters(), key),
+                issuer: Issuer::new(ca_parameters(), key),
             });
         }
         let made = Self::generate()?;
-        write(&key, &made.issuer.key().serialize_pem(), 0o600)?;
-        write(&certificate, &made.pem, 0o644)?;
+        write_file(&key, &made.issuer.key().serialize_pem(), 0o600)?;
+        write_file(&certificate, &made.pem, 0o644)?;
         Ok(made)
     }
 
     /// The CA's certificate, as PEM.
-    pub fn pem(&self) -> &str {
+    pub fn certificate_pem(&self) -> &str {
         &self.pem
     }
 
@@ -81,8 +81,12 @@ impl Authority {
     /// cluster show it each other, too.
     ///
     /// # Errors
-    /// It is no name.
-    pub fn server(&self, host: &str, validity: Validity) -> Result<(String, String), SetupError> {
+    /// The host is neither a name nor an address.
+    pub fn server_certificate(
+        &self,
+        host: &str,
+        validity: Validity,
+    ) -> Result<(String, String), SetupError> {
         let mut parameters = CertificateParams::new(vec![host.to_owned()])?;
         parameters.distinguished_name.push(DnType::CommonName, host);
         parameters.not_before = validity.from.into();
@@ -99,8 +103,8 @@ impl Authority {
     }
 }
 
-/// What the CA's certificate says.
-fn parameters() -> CertificateParams {
+/// Parameters of the CA's certificate.
+fn ca_parameters() -> CertificateParams {
     let mut parameters = CertificateParams::default();
     parameters.distinguished_name = rcgen::DistinguishedName::new();
     parameters

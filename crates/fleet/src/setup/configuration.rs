@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use crate::bucket::{BUCKETS, Bucket, bell};
+use crate::bucket::{BUCKETS, Bucket, notify_subject};
 use crate::link::IMPORTED;
 use crate::names::Name;
 use crate::wire::Shard;
@@ -13,7 +13,7 @@ use crate::wire::Shard;
 pub struct AgentUser {
     /// The agent.
     pub name: Name,
-    /// Its public key.
+    /// Public key of the agent.
     pub key: String,
 }
 
@@ -28,8 +28,8 @@ pub struct Cluster {
 
 /// One server.
 #[derive(Clone, Debug)]
-pub struct Place<'a> {
-    /// Its name, unique in the cluster.
+pub struct ServerConfig<'a> {
+    /// Name of the server, unique in the cluster.
     pub name: &'a str,
     /// The address at which it listens, in brackets for IPv6.
     pub listen: &'a str,
@@ -37,7 +37,7 @@ pub struct Place<'a> {
     pub port: u16,
     /// Where its files are: `server.pem`, `server.key`, `ca.pem`.
     pub at: &'a Path,
-    /// Where it keeps the buckets.
+    /// Directory in which the server keeps the buckets.
     pub store: &'a Path,
     /// Most that it keeps, bytes.
     pub store_bytes: u64,
@@ -46,8 +46,8 @@ pub struct Place<'a> {
 }
 
 /// `nats-server.conf`.
-pub fn configuration(place: &Place) -> String {
-    let Place {
+pub fn server_configuration(place: &ServerConfig) -> String {
+    let ServerConfig {
         name,
         listen,
         port,
@@ -89,7 +89,7 @@ include "users.conf"
     if let Some(Cluster { port, routes }) = cluster {
         let routes: String = routes
             .iter()
-            .map(|(host, port)| format!("        \"tls://{}:{port}\"\n", bracketed(host)))
+            .map(|(host, port)| format!("        \"tls://{}:{port}\"\n", bracketed_host(host)))
             .collect();
         // Writing to text does not fail.
         let _ = write!(
@@ -115,7 +115,7 @@ cluster {{
     text
 }
 
-fn bracketed(host: &str) -> String {
+fn bracketed_host(host: &str) -> String {
     match host.contains(':') {
         true => format!("[{host}]"),
         false => host.to_owned(),
@@ -128,12 +128,12 @@ fn bracketed(host: &str) -> String {
 /// Each agent has an account of its own, which imports what it may ask of the buckets' account. In
 /// one account permissions would not do: a server sends its answers to any subject that the asker
 /// names, without asking whether that one may write there.
-pub fn users(operator: &str, agents: &[AgentUser]) -> String {
+pub fn users_configuration(operator: &str, agents: &[AgentUser]) -> String {
     let mut text = String::from(
         "# Users of a Thalweg fleet, written by `thalweg fleet init`.\n\
          # After a change start the server again: by a reload new agents find no buckets.\n\naccounts {\n",
     );
-    let exports: String = shared(None).iter().map(export).collect();
+    let exports: String = agent_subjects(None).iter().map(export_row).collect();
     // Writing to text does not fail.
     let _ = write!(
         text,
@@ -147,7 +147,7 @@ pub fn users(operator: &str, agents: &[AgentUser]) -> String {
 "#
     );
     for AgentUser { name, key } in agents {
-        let imports: String = shared(Some(name)).iter().map(import).collect();
+        let imports: String = agent_subjects(Some(name)).iter().map(import_row).collect();
         let _ = write!(
             text,
             r#"    agent-{name} {{
@@ -162,13 +162,13 @@ pub fn users(operator: &str, agents: &[AgentUser]) -> String {
     text
 }
 
-/// What an agent and the buckets' account have in common.
-enum Shared {
+/// Subject that an agent's account imports from the account of the buckets.
+enum SharedSubject {
     /// A request with one answer.
     Asks(String),
-    /// A request with several.
+    /// A request with several answers.
     Reads(String),
-    /// What is heard without asking.
+    /// Messages that arrive without a request.
     Hears(String),
 }
 
@@ -177,40 +177,42 @@ enum Shared {
 ///
 /// Nobody hears subjects of buckets: a server delivers to listeners alone, and who listens to one in
 /// an account of its own could have it deliver messages there, into the bucket.
-fn shared(agent: Option<&Name>) -> Vec<Shared> {
+fn agent_subjects(agent: Option<&Name>) -> Vec<SharedSubject> {
     let name = agent.map_or("*", Name::as_str);
     let keys = match agent {
         None => vec!["*.*".to_owned()],
         Some(agent) => Shard::all().map(|it| format!("{agent}.{it}")).collect(),
     };
-    let mut all: Vec<Shared> = keys
+    let mut all: Vec<SharedSubject> = keys
         .iter()
-        .map(|key| Shared::Asks(Bucket::Priors.subject(key)))
+        .map(|key| SharedSubject::Asks(Bucket::Priors.key_subject(key)))
         .collect();
-    all.push(Shared::Asks(Bucket::Status.subject(name)));
-    all.push(Shared::Hears(bell("*")));
-    for stream in BUCKETS.map(Bucket::stream) {
-        all.push(Shared::Asks(format!("$JS.API.STREAM.INFO.{stream}")));
-        all.push(Shared::Asks(format!("$JS.API.CONSUMER.CREATE.{stream}")));
-        all.push(Shared::Reads(format!(
+    all.push(SharedSubject::Asks(Bucket::Status.key_subject(name)));
+    all.push(SharedSubject::Hears(notify_subject("*")));
+    for stream in BUCKETS.map(Bucket::stream_name) {
+        all.push(SharedSubject::Asks(format!("$JS.API.STREAM.INFO.{stream}")));
+        all.push(SharedSubject::Asks(format!(
+            "$JS.API.CONSUMER.CREATE.{stream}"
+        )));
+        all.push(SharedSubject::Reads(format!(
             "$JS.API.CONSUMER.MSG.NEXT.{stream}.*"
         )));
     }
     all
 }
 
-fn export(shared: &Shared) -> String {
+fn export_row(shared: &SharedSubject) -> String {
     let row = match shared {
-        Shared::Asks(subject) => format!("service: \"{subject}\""),
-        Shared::Reads(subject) => format!("service: \"{subject}\", response_type: stream"),
-        Shared::Hears(subject) => format!("stream: \"{subject}\""),
+        SharedSubject::Asks(subject) => format!("service: \"{subject}\""),
+        SharedSubject::Reads(subject) => format!("service: \"{subject}\", response_type: stream"),
+        SharedSubject::Hears(subject) => format!("stream: \"{subject}\""),
     };
     format!("            {{ {row} }}\n")
 }
 
-fn import(shared: &Shared) -> String {
+fn import_row(shared: &SharedSubject) -> String {
     let row = match shared {
-        Shared::Asks(subject) | Shared::Reads(subject) => {
+        SharedSubject::Asks(subject) | SharedSubject::Reads(subject) => {
             // Under its own name it would be a request to the agent's account.
             let to = match subject.strip_prefix("$JS.API.") {
                 Some(rest) => format!(", to: \"{IMPORTED}.{rest}\""),
@@ -218,7 +220,9 @@ fn import(shared: &Shared) -> String {
             };
             format!("service: {{ account: FLEET, subject: \"{subject}\" }}{to}")
         }
-        Shared::Hears(subject) => format!("stream: {{ account: FLEET, subject: \"{subject}\" }}"),
+        SharedSubject::Hears(subject) => {
+            format!("stream: {{ account: FLEET, subject: \"{subject}\" }}")
+        }
     };
     format!("            {{ {row} }}\n")
 }

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use thalweg_units::random::Random;
 
-use super::{WireError, read, write};
+use super::{WireError, read_document, write_document};
 use crate::keys::{KeyError, PublicKey, SigningKey};
 use crate::names::Name;
 use crate::text::one_line;
@@ -16,7 +16,7 @@ pub const MAX_BYTES: usize = 512 << 10;
 pub const TEXT_MAX: usize = 128 << 10;
 /// All agents, in parts per million.
 pub const ALL_PPM: u32 = 1_000_000;
-/// What a signature of a policy begins with: a key's signature of something else is none.
+/// Prefix of the signed bytes: a signature of anything else is no signature of a policy.
 const DOMAIN: &[u8] = b"thalweg fleet policy\0";
 
 /// A policy of a label.
@@ -26,7 +26,7 @@ pub struct Policy {
     pub label: Name,
     /// Larger than that of the policy before it, from 1.
     pub number: u64,
-    /// When it was signed, s since 1970 by the signer's clock; shown, and never compared.
+    /// Time of the signature, s since 1970 by the signer's clock; shown, and never compared.
     pub time_s: u64,
     /// Share of the agents that take it first, parts per million.
     pub canary_ppm: u32,
@@ -44,13 +44,13 @@ pub struct Signed {
 
 /// Why an agent does not obey a policy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Disobeyed {
+pub enum PolicyRejection {
     /// The agent's configuration does not name the key.
     #[error("policy {label} {number}: signed by {key}, which `keys` does not name")]
     UnknownKey {
         /// The policy's label.
         label: Name,
-        /// Its number.
+        /// The policy's number.
         number: u64,
         /// The signer's public key.
         key: String,
@@ -60,27 +60,27 @@ pub enum Disobeyed {
     Signature {
         /// The policy's label.
         label: Name,
-        /// Its number.
+        /// The policy's number.
         number: u64,
         /// The signer's public key.
         key: String,
     },
-    /// It lies under another label's key.
+    /// The policy lies under another label's key.
     #[error("policy {label} {number}: found under label {found}")]
     Label {
         /// The policy's label.
         label: Name,
-        /// Its number.
+        /// The policy's number.
         number: u64,
-        /// Where it lies.
+        /// Label under which the policy lies.
         found: Name,
     },
-    /// It is not newer than the one that the agent has.
+    /// The policy is not newer than the one that the agent has.
     #[error("policy {label} {number}: not above number {has}, which was obeyed before")]
     Old {
         /// The policy's label.
         label: Name,
-        /// Its number.
+        /// The policy's number.
         number: u64,
         /// The number that the agent has.
         has: u64,
@@ -102,7 +102,7 @@ struct Document {
 
 /// Turn of an agent with this label, parts per million: a share takes those of the first turns. It is
 /// the same for all policies, so whoever is among the first 5 % is among the first 25 %.
-pub fn turn(agent: &Name, label: &Name) -> u32 {
+pub fn canary_turn(agent: &Name, label: &Name) -> u32 {
     // FNV-1a, and a step that spreads its bits.
     let bytes = agent.as_str().bytes().chain([0]);
     let hash = bytes
@@ -116,7 +116,7 @@ pub fn turn(agent: &Name, label: &Name) -> u32 {
 impl Policy {
     /// Whether this agent takes it: all do, or those whose turn comes first.
     pub fn is_for(&self, agent: &Name) -> bool {
-        turn(agent, &self.label) < self.canary_ppm
+        canary_turn(agent, &self.label) < self.canary_ppm
     }
 
     /// Signs it.
@@ -124,9 +124,9 @@ impl Policy {
     /// # Errors
     /// A field is out of bounds.
     pub fn sign(self, key: &SigningKey) -> Result<Signed, WireError> {
-        self.check()?;
-        let public = key.public().to_string();
-        let signature = key.sign(&self.signed_bytes(&public));
+        self.check_fields()?;
+        let public = key.public_key().to_string();
+        let signature = key.sign_bytes(&self.signed_bytes(&public));
         Ok(Signed {
             policy: self,
             key: public,
@@ -134,12 +134,12 @@ impl Policy {
         })
     }
 
-    fn check(&self) -> Result<(), WireError> {
+    fn check_fields(&self) -> Result<(), WireError> {
         if self.number == 0 || self.number > 1 << 53 {
-            return Err(WireError::field("number", self.number, "1 to 2^53"));
+            return Err(WireError::wrong_field("number", self.number, "1 to 2^53"));
         }
         if self.canary_ppm == 0 || self.canary_ppm > ALL_PPM {
-            return Err(WireError::field(
+            return Err(WireError::wrong_field(
                 "canary_ppm",
                 self.canary_ppm,
                 "1 to 1000000",
@@ -147,12 +147,12 @@ impl Policy {
         }
         if self.text.len() > TEXT_MAX {
             let found = format!("{} bytes", self.text.len());
-            return Err(WireError::field("text", found, "at most 131072"));
+            return Err(WireError::wrong_field("text", found, "at most 131072"));
         }
         Ok(())
     }
 
-    /// What is signed: each field with a length, so that no other policy has the same bytes.
+    /// Bytes that are signed: each field with a length, so that no other policy has the same bytes.
     fn signed_bytes(&self, key: &str) -> Vec<u8> {
         let mut bytes = DOMAIN.to_vec();
         bytes.extend(FORMAT.to_be_bytes());
@@ -171,9 +171,9 @@ impl Signed {
     /// Reads a message. Its signature is not verified.
     ///
     /// # Errors
-    /// It is too large, of another version, or has a field out of bounds.
+    /// The message is too large, of another version, or has a field out of bounds.
     pub fn parse(bytes: &[u8]) -> Result<Self, WireError> {
-        let document: Document = read(bytes, MAX_BYTES, FORMAT)?;
+        let document: Document = read_document(bytes, MAX_BYTES, FORMAT)?;
         let policy = Policy {
             label: document.label,
             number: document.number,
@@ -181,10 +181,10 @@ impl Signed {
             canary_ppm: document.canary_ppm,
             text: document.text,
         };
-        policy.check()?;
-        let signature = unhex(&document.signature).ok_or_else(|| {
+        policy.check_fields()?;
+        let signature = parse_signature(&document.signature).ok_or_else(|| {
             let found = one_line(&document.signature, 20);
-            WireError::field("signature", format!("{found:?}"), "128 hexadecimal digits")
+            WireError::wrong_field("signature", format!("{found:?}"), "128 hexadecimal digits")
         })?;
         let key = PublicKey::parse(&document.key)
             .map_err(|error: KeyError| WireError::Form(format!("key: {error}")))?;
@@ -198,7 +198,7 @@ impl Signed {
     /// The message.
     pub fn encode(&self) -> Vec<u8> {
         let policy = &self.policy;
-        write(&Document {
+        write_document(&Document {
             format: FORMAT,
             label: policy.label.clone(),
             number: policy.number,
@@ -218,31 +218,31 @@ impl Signed {
     /// with a number above that which the agent has of this label.
     ///
     /// # Errors
-    /// It does not.
-    pub fn obeyed(
+    /// The agent does not obey the policy.
+    pub fn verify_for(
         &self,
         found: &Name,
         keys: &[PublicKey],
         has: Option<u64>,
-    ) -> Result<&Policy, Disobeyed> {
+    ) -> Result<&Policy, PolicyRejection> {
         let policy = &self.policy;
         let (label, number, key) = (policy.label.clone(), policy.number, self.key.clone());
         let Some(signer) = keys.iter().find(|it| it.to_string() == key) else {
-            return Err(Disobeyed::UnknownKey { label, number, key });
+            return Err(PolicyRejection::UnknownKey { label, number, key });
         };
-        if !signer.verifies(&policy.signed_bytes(&key), &self.signature) {
-            return Err(Disobeyed::Signature { label, number, key });
+        if !signer.verify_signature(&policy.signed_bytes(&key), &self.signature) {
+            return Err(PolicyRejection::Signature { label, number, key });
         }
         if label != *found {
             let found = found.clone();
-            return Err(Disobeyed::Label {
+            return Err(PolicyRejection::Label {
                 label,
                 number,
                 found,
             });
         }
         match has {
-            Some(has) if number <= has => Err(Disobeyed::Old { label, number, has }),
+            Some(has) if number <= has => Err(PolicyRejection::Old { label, number, has }),
             _ => Ok(policy),
         }
     }
@@ -253,12 +253,12 @@ impl Signed {
     }
 
     /// The signer's public key, as it says.
-    pub fn key(&self) -> &str {
+    pub fn signer_key(&self) -> &str {
         &self.key
     }
 }
 
-fn unhex(text: &str) -> Option<[u8; 64]> {
+fn parse_signature(text: &str) -> Option<[u8; 64]> {
     let digits = text.as_bytes();
     if digits.len() != 128 {
         return None;

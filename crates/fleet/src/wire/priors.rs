@@ -6,7 +6,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use thalweg_units::prefix::Prefix;
 
-use super::{WireError, read, write};
+use super::{WireError, read_document, write_document};
 use crate::names::Name;
 use crate::text::{is_text, one_line};
 
@@ -43,12 +43,12 @@ impl Shard {
         (number < SHARDS).then_some(Self(number))
     }
 
-    /// All of them.
+    /// All shards.
     pub fn all() -> impl Iterator<Item = Self> {
         (0..SHARDS).map(Self)
     }
 
-    /// Its number.
+    /// Number of the shard.
     pub fn number(self) -> u8 {
         self.0
     }
@@ -134,7 +134,7 @@ impl Network {
         }
     }
 
-    /// Its shard: FNV-1a of the text, the upper bits folded into the lower.
+    /// Shard of the network: FNV-1a of the text, the upper bits folded into the lower.
     pub fn shard(&self) -> Shard {
         let hash = self
             .to_string()
@@ -147,7 +147,7 @@ impl Network {
     }
 }
 
-/// What an agent measured of one arm in a network, by itself.
+/// Measurements of one arm in a network by one agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "ArmRow", into = "ArmRow")]
 pub struct Arm {
@@ -201,12 +201,12 @@ impl From<Arm> for ArmRow {
 }
 
 impl Arm {
-    fn check(&self) -> Result<(), WireError> {
+    fn check_fields(&self) -> Result<(), WireError> {
         let within = |bits: i32| bits.unsigned_abs() <= MAX_BITS.unsigned_abs();
         let graphic = self.name.bytes().all(|byte| byte.is_ascii_graphic());
         if !is_text(&self.name, ARM_MAX) || !graphic {
             let name = one_line(&self.name, 20);
-            return Err(WireError::field(
+            return Err(WireError::wrong_field(
                 "arm",
                 format!("{name:?}"),
                 "1 to 15 printable characters",
@@ -214,13 +214,13 @@ impl Arm {
         }
         let bits = "-64 to 64 bits in Q16";
         if !within(self.cost_q16) {
-            return Err(WireError::field("cost", self.cost_q16, bits));
+            return Err(WireError::wrong_field("cost", self.cost_q16, bits));
         }
         if !within(self.log_rate_q16) {
-            return Err(WireError::field("log_rate", self.log_rate_q16, bits));
+            return Err(WireError::wrong_field("log_rate", self.log_rate_q16, bits));
         }
         if self.deviation_q16 > MAX_BITS.unsigned_abs() {
-            return Err(WireError::field(
+            return Err(WireError::wrong_field(
                 "deviation",
                 self.deviation_q16,
                 "at most 64 bits in Q16",
@@ -230,7 +230,7 @@ impl Arm {
     }
 }
 
-/// What an agent measured in one network.
+/// Measurements of one network by one agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Measured {
     /// The network.
@@ -239,14 +239,14 @@ pub struct Measured {
     pub age_s: u32,
     /// The queue under the system arm, bits in Q16, up to 16 bits.
     pub queue_q16: u32,
-    /// Its arms, each once.
+    /// Arms, each once.
     pub arms: Vec<Arm>,
 }
 
 /// The measurements of one agent in the networks of one shard.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Priors {
-    /// Who measured.
+    /// Agent that measured.
     pub agent: Name,
     /// The networks' shard.
     pub shard: Shard,
@@ -279,20 +279,20 @@ impl Priors {
     /// Reads a message.
     ///
     /// # Errors
-    /// It is too large, of another version, or has a field out of bounds.
+    /// The message is too large, of another version, or has a field out of bounds.
     pub fn parse(bytes: &[u8]) -> Result<Self, WireError> {
-        let document: Document = read(bytes, MAX_BYTES, FORMAT)?;
+        let document: Document = read_document(bytes, MAX_BYTES, FORMAT)?;
         let shard = Shard::new(document.shard)
-            .ok_or_else(|| WireError::field("shard", document.shard, "below 16"))?;
+            .ok_or_else(|| WireError::wrong_field("shard", document.shard, "below 16"))?;
         let found = document.networks.len();
         if found > MAX_NETWORKS {
-            return Err(WireError::field("networks", found, "at most 512"));
+            return Err(WireError::wrong_field("networks", found, "at most 512"));
         }
         let mut networks = Vec::with_capacity(found);
         for entry in document.networks {
             let network = Network::parse(&entry.of).ok_or_else(|| {
                 let text = one_line(&entry.of, 80);
-                WireError::field(
+                WireError::wrong_field(
                     "of",
                     format!("{text:?}"),
                     "a network, such as prefix:192.0.2.0/24",
@@ -311,7 +311,7 @@ impl Priors {
             rule: document.rule,
             networks,
         };
-        priors.check()?;
+        priors.check_networks()?;
         Ok(priors)
     }
 
@@ -321,7 +321,7 @@ impl Priors {
     /// # Errors
     /// A field is out of bounds.
     pub fn encode(&self) -> Result<Vec<u8>, WireError> {
-        self.check()?;
+        self.check_networks()?;
         let entry = |measured: &Measured| Entry {
             of: measured.network.to_string(),
             age_s: measured.age_s,
@@ -336,7 +336,7 @@ impl Priors {
             networks: self.networks.iter().take(MAX_NETWORKS).map(entry).collect(),
         };
         loop {
-            let bytes = write(&document);
+            let bytes = write_document(&document);
             if bytes.len() <= MAX_BYTES {
                 return Ok(bytes);
             }
@@ -347,23 +347,23 @@ impl Priors {
         }
     }
 
-    fn check(&self) -> Result<(), WireError> {
+    fn check_networks(&self) -> Result<(), WireError> {
         let mut seen = HashSet::new();
         for measured in &self.networks {
             let network = &measured.network;
             if !network.is_valid() || network.shard() != self.shard || !seen.insert(network) {
                 let expected = format!("networks of shard {}, each once", self.shard);
-                return Err(WireError::field("of", network, &expected));
+                return Err(WireError::wrong_field("of", network, &expected));
             }
             if measured.queue_q16 > MAX_QUEUE_Q16 {
-                return Err(WireError::field(
+                return Err(WireError::wrong_field(
                     "queue_q16",
                     measured.queue_q16,
                     "at most 16 bits in Q16",
                 ));
             }
             if measured.age_s > MAX_AGE_S {
-                return Err(WireError::field(
+                return Err(WireError::wrong_field(
                     "age_s",
                     measured.age_s,
                     "at most 31622400",
@@ -371,13 +371,13 @@ impl Priors {
             }
             let found = measured.arms.len();
             if found == 0 || found > MAX_ARMS {
-                return Err(WireError::field("arms", found, "1 to 16"));
+                return Err(WireError::wrong_field("arms", found, "1 to 16"));
             }
             let mut names = HashSet::new();
             for arm in &measured.arms {
-                arm.check()?;
+                arm.check_fields()?;
                 if !names.insert(&arm.name) {
-                    return Err(WireError::field("arm", &arm.name, "each once"));
+                    return Err(WireError::wrong_field("arm", &arm.name, "each once"));
                 }
             }
         }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{WireError, read, write};
+use super::{WireError, read_document, write_document};
 use crate::names::Name;
 use crate::text::{is_text, one_line};
 
@@ -30,20 +30,20 @@ const MAX_SUM: f64 = 1e18;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Stage {
-    /// It waits: the agent is not in the canary's share.
+    /// The policy waits: the agent is not in the canary's share.
     Waiting,
-    /// It is in force on trial.
+    /// The policy is in force on trial.
     Canary,
-    /// It is in force.
+    /// The policy is in force.
     InForce,
-    /// It was applied, and taken back.
+    /// The policy was applied, and taken back.
     RolledBack,
-    /// It was not applied.
+    /// The policy was not applied.
     Refused,
 }
 
 impl Stage {
-    /// Its name, as in messages.
+    /// Name of the stage, as in messages.
     pub fn name(self) -> &'static str {
         match self {
             Self::Waiting => "waiting",
@@ -61,9 +61,9 @@ impl Stage {
 pub struct Progress {
     /// The policy's label.
     pub label: Name,
-    /// Its number.
+    /// The policy's number.
     pub number: u64,
-    /// How far it is.
+    /// Stage of the policy.
     pub stage: Stage,
     /// Why it is no further, one line; may be empty.
     pub reason: String,
@@ -73,7 +73,7 @@ pub struct Progress {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Cell {
-    /// What is compared, such as `all` or a rule's name.
+    /// Scope of the comparison, such as `all` or a rule's name.
     pub scope: String,
     /// The measure, such as `time`.
     pub row: String,
@@ -88,8 +88,8 @@ pub struct Cell {
 }
 
 impl Cell {
-    /// What is out of bounds, in words.
-    fn fault(&self) -> Option<String> {
+    /// The field that is out of bounds, in words.
+    fn field_error(&self) -> Option<String> {
         for (field, text) in [
             ("scope", &self.scope),
             ("row", &self.row),
@@ -101,12 +101,12 @@ impl Cell {
         }
         let number = self.clusters.max(self.connections);
         let error = if number > MAX_COUNT {
-            WireError::field("clusters, connections", number, "at most 2^53")
+            WireError::wrong_field("clusters, connections", number, "at most 2^53")
         } else {
             // NaN is in no range.
             let is_wrong = |sum: &&f64| !(-MAX_SUM..=MAX_SUM).contains(*sum);
             let sum = self.sums.iter().find(is_wrong)?;
-            WireError::field("sums", format_args!("{sum:e}"), "-1e18 to 1e18")
+            WireError::wrong_field("sums", format_args!("{sum:e}"), "-1e18 to 1e18")
         };
         Some(format!("{} of {}: {error}", self.row, self.side))
     }
@@ -134,13 +134,15 @@ pub struct Received {
 
 /// Leaves out each comparison of which a cell is out of bounds. An agent is not believed about the rest
 /// of it: it could make the cell impossible that speaks against it.
-fn sound(mut cells: Vec<Cell>) -> (Vec<Cell>, Vec<LeftOut>) {
+fn sound_cells(mut cells: Vec<Cell>) -> (Vec<Cell>, Vec<LeftOut>) {
     let mut wrong: BTreeMap<String, LeftOut> = BTreeMap::new();
     for cell in &cells {
         if wrong.contains_key(&cell.scope) {
             continue;
         }
-        let Some(why) = cell.fault() else { continue };
+        let Some(why) = cell.field_error() else {
+            continue;
+        };
         let of_scope = cells.iter().filter(|other| other.scope == cell.scope);
         let left_out = LeftOut {
             scope: one_line(&cell.scope, NAME_MAX),
@@ -156,19 +158,19 @@ fn sound(mut cells: Vec<Cell>) -> (Vec<Cell>, Vec<LeftOut>) {
 /// How an agent is.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Status {
-    /// Which agent.
+    /// Name of the agent.
     pub agent: Name,
     /// Version of its program.
     pub version: String,
     /// A number drawn at its start, which tells apart agents of one name; `None`: from before there was one.
     pub instance: Option<u64>,
-    /// Whether it found that another agent has its name and key.
+    /// Whether the agent found that another agent has its name and key.
     pub is_shared: bool,
-    /// Its labels.
+    /// Labels of the agent.
     pub labels: Vec<Name>,
     /// Policies of the fleet, at most one a label.
     pub policies: Vec<Progress>,
-    /// Its problems, one line each.
+    /// Problems, one line each.
     pub faults: Vec<String>,
     /// Sums of its control group and the others.
     pub cells: Vec<Cell>,
@@ -194,11 +196,11 @@ impl Status {
     /// Reads a message. A comparison of which a cell is out of bounds is left out.
     ///
     /// # Errors
-    /// It is too large, of another version, or has another field out of bounds.
+    /// The message is too large, of another version, or has another field out of bounds.
     pub fn parse(bytes: &[u8]) -> Result<Received, WireError> {
-        let document: Document = read(bytes, MAX_BYTES, FORMAT)?;
+        let document: Document = read_document(bytes, MAX_BYTES, FORMAT)?;
         at_most("cells", document.cells.len(), MAX_CELLS)?;
-        let (cells, left_out) = sound(document.cells);
+        let (cells, left_out) = sound_cells(document.cells);
         let status = Self {
             agent: document.agent,
             version: document.version,
@@ -209,7 +211,7 @@ impl Status {
             faults: document.faults,
             cells,
         };
-        status.check()?;
+        status.check_fields()?;
         Ok(Received { status, left_out })
     }
 
@@ -223,7 +225,7 @@ impl Status {
             // Characters have at most four bytes.
             one_line(fault, FAULT_MAX / 4)
         };
-        let (mut cells, left_out) = sound(self.cells.clone());
+        let (mut cells, left_out) = sound_cells(self.cells.clone());
         cells.truncate(MAX_CELLS);
         let untold = left_out
             .iter()
@@ -240,7 +242,7 @@ impl Status {
             policies,
             ..self.clone()
         };
-        status.check()?;
+        status.check_fields()?;
         let mut document = Document {
             format: FORMAT,
             agent: status.agent,
@@ -253,7 +255,7 @@ impl Status {
             cells: status.cells,
         };
         loop {
-            let bytes = write(&document);
+            let bytes = write_document(&document);
             if bytes.len() <= MAX_BYTES {
                 return Ok(bytes);
             }
@@ -267,7 +269,7 @@ impl Status {
     }
 
     /// Checks all but the cells, of which there are only sound ones.
-    fn check(&self) -> Result<(), WireError> {
+    fn check_fields(&self) -> Result<(), WireError> {
         check_text("version", &self.version, NAME_MAX)?;
         at_most("labels", self.labels.len(), MAX_LABELS)?;
         at_most("policies", self.policies.len(), MAX_LABELS)?;
@@ -290,12 +292,16 @@ fn check_text(field: &str, text: &str, most: usize) -> Result<(), WireError> {
     }
     let shown = format!("{:?}", one_line(text, 80));
     let expected = format!("1 to {most} bytes of one line");
-    Err(WireError::field(field, shown, &expected))
+    Err(WireError::wrong_field(field, shown, &expected))
 }
 
 fn at_most(field: &str, found: usize, most: usize) -> Result<(), WireError> {
     if found <= most {
         return Ok(());
     }
-    Err(WireError::field(field, found, &format!("at most {most}")))
+    Err(WireError::wrong_field(
+        field,
+        found,
+        &format!("at most {most}"),
+    ))
 }

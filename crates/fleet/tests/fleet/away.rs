@@ -19,7 +19,8 @@ fn no_server_then_one() {
     fault(&a, Kind::Unreachable);
     let begun = Instant::now();
     for cost in 0..1000 {
-        a.offer(&Outgoing::Priors(priors("a", 2, cost))).unwrap();
+        a.offer_message(&Outgoing::Priors(priors("a", 2, cost)))
+            .unwrap();
     }
     // Nothing waits for the server.
     assert!(
@@ -27,7 +28,7 @@ fn no_server_then_one() {
         "{:?}",
         begun.elapsed()
     );
-    let asked = a.statuses(Duration::from_secs(10)).unwrap_err();
+    let asked = a.request_statuses(Duration::from_secs(10)).unwrap_err();
     assert_eq!(asked.text, "the fleet is away");
     bed.servers[0].restart();
     arrives(&b, &priors("a", 2, 999));
@@ -45,7 +46,8 @@ fn a_server_that_does_not_answer() {
     connected(&a);
     bed.servers[0].signal(Signal::SIGSTOP);
     let begun = Instant::now();
-    a.offer(&Outgoing::Priors(priors("a", 2, 1))).unwrap();
+    a.offer_message(&Outgoing::Priors(priors("a", 2, 1)))
+        .unwrap();
     fault(&a, Kind::Slow);
     assert!(
         begun.elapsed() < Duration::from_secs(20),
@@ -73,13 +75,14 @@ fn a_server_starts_again_with_its_store_and_without() {
         return;
     };
     let (a, b) = (bed.agent("a"), bed.agent("b"));
-    a.offer(&Outgoing::Priors(priors("a", 2, 1))).unwrap();
+    a.offer_message(&Outgoing::Priors(priors("a", 2, 1)))
+        .unwrap();
     arrives(&b, &priors("a", 2, 1));
     bed.servers[0].kill();
     bed.servers[0].restart();
     let begun = Instant::now();
     bed.operator()
-        .publish(&name("all"), "text", 1_000_000, &bed.signing(), &[])
+        .publish_policy(&name("all"), "text", 1_000_000, &bed.signing(), &[])
         .unwrap();
     let all = arrive(&b, "the policy", |all| !all.is_empty());
     assert!(
@@ -109,7 +112,8 @@ fn a_bucket_made_anew_beside_a_connection_is_noticed() {
     let mut settings = bed.settings("a");
     settings.pace.look = Duration::from_secs(3);
     let a = Fleet::start(&settings).unwrap();
-    a.offer(&Outgoing::Priors(priors("a", 2, 1))).unwrap();
+    a.offer_message(&Outgoing::Priors(priors("a", 2, 1)))
+        .unwrap();
     wait_for("a look, and the message", || {
         let state = a.state();
         (state.published == 1).then_some(state.looked?)
@@ -128,14 +132,14 @@ fn deleted_bucket_is_named_by_an_agent_that_reads_none() {
     let Some(bed) = Bed::new(&["a"]) else { return };
     let mut settings = bed.settings("a");
     settings.take = false;
-    settings.pace.patience = Duration::from_secs(60);
+    settings.pace.timeout = Duration::from_secs(60);
     let a = Fleet::start(&settings).unwrap();
     connected(&a);
-    a.statuses(Duration::from_secs(60)).unwrap();
+    a.request_statuses(Duration::from_secs(60)).unwrap();
     let operator = bed.raw("operator");
     let deleted = operator.request("$JS.API.STREAM.DELETE.KV_thalweg-priors", "");
     assert!(deleted.unwrap().contains("true"));
-    let told = a.statuses(Duration::from_secs(60)).unwrap_err();
+    let told = a.request_statuses(Duration::from_secs(60)).unwrap_err();
     assert_eq!(told.kind, Kind::Bucket);
     assert!(told.text.contains("bucket thalweg-priors"), "{told}");
     // The fleet is away as long as the bucket is.

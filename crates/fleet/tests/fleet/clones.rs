@@ -10,7 +10,7 @@ use super::support::{Bed, connected, name, status, wait_for};
 /// Publishes a status, and waits for its confirmation.
 fn publish(agent: &Fleet) {
     let before = agent.state().published;
-    agent.offer(&Outgoing::Status(status("a"))).unwrap();
+    agent.offer_message(&Outgoing::Status(status("a"))).unwrap();
     wait_for("the status", || {
         (agent.state().published > before).then_some(())
     });
@@ -24,7 +24,7 @@ fn clone_of_an_agent_is_seen_by_both_and_by_all() {
     let (first, clone, other) = (bed.agent("a"), bed.agent("a"), bed.agent("b"));
     let is_shared = || (first.state().is_shared, clone.state().is_shared);
     let told = || {
-        let members = other.statuses(Duration::from_secs(10)).unwrap();
+        let members = other.request_statuses(Duration::from_secs(10)).unwrap();
         let own = members.into_iter().find(|it| it.agent == name("a"));
         own.unwrap().status.unwrap()
     };
@@ -78,7 +78,7 @@ fn new_bucket_is_no_clone() {
         .request("$JS.API.STREAM.DELETE.KV_thalweg-status", "")
         .unwrap();
     bed.operator().make_all(&super::support::SMALL).unwrap();
-    a.offer(&Outgoing::Status(status("a"))).unwrap();
+    a.offer_message(&Outgoing::Status(status("a"))).unwrap();
     wait_for("the status again", || {
         bed.raw("operator")
             .value("KV_thalweg-status", "$KV.thalweg-status.a")

@@ -31,7 +31,9 @@ fn cluster() -> Option<(Bed, [Fleet; 3])> {
 fn exchange(agents: &[Fleet; 3], cost: i32) {
     for (agent, fleet) in AGENTS.iter().zip(agents) {
         let priors = priors(agent, 1, cost);
-        fleet.offer(&Outgoing::Priors(priors)).expect("it works");
+        fleet
+            .offer_message(&Outgoing::Priors(priors))
+            .expect("it works");
     }
     for (number, agent) in AGENTS.iter().enumerate() {
         arrives(&agents[(number + 1) % 3], &priors(agent, 1, cost));
@@ -45,7 +47,7 @@ fn command(bed: &Bed, agents: &[Fleet; 3], text: &str) {
         let mut operator = Operator::connect(&bed.settings("operator")).ok()?;
         let key = bed.signing();
         operator
-            .publish(&name("all"), text, ALL_PPM, &key, &[])
+            .publish_policy(&name("all"), text, ALL_PPM, &key, &[])
             .ok()
     });
     for fleet in agents {

@@ -150,7 +150,8 @@ fn agents_with_credentials_hear_each_other() {
         "b",
         &bed.credentials("b", &bed.account, Some(now_s() + 3600)),
     );
-    a.offer(&Outgoing::Priors(priors("a", 1, 1))).unwrap();
+    a.offer_message(&Outgoing::Priors(priors("a", 1, 1)))
+        .unwrap();
     arrives(&b, &priors("a", 1, 1));
 }
 

@@ -66,14 +66,16 @@ fn a_full_disk_then_space() {
     bed.servers[0].restart();
     bed.operator().make_all(&SMALL).unwrap();
     let (a, b) = (bed.agent("a"), bed.agent("b"));
-    a.offer(&Outgoing::Priors(priors("a", 1, 1))).unwrap();
+    a.offer_message(&Outgoing::Priors(priors("a", 1, 1)))
+        .unwrap();
     arrives(&b, &priors("a", 1, 1));
 
     disk.fill();
     let mut cost = 1;
     let (kind, text) = wait_for("a full disk", || {
         cost += 1;
-        a.offer(&Outgoing::Priors(priors("a", 1, cost))).unwrap();
+        a.offer_message(&Outgoing::Priors(priors("a", 1, cost)))
+            .unwrap();
         let fault = a.state().last?.fault;
         Some((fault.kind, fault.text))
     });
@@ -82,7 +84,8 @@ fn a_full_disk_then_space() {
     assert!(text.starts_with("bucket thalweg-priors: "), "{text}");
     // The last message waits in the agent, whatever it says meanwhile.
     cost += 1;
-    a.offer(&Outgoing::Priors(priors("a", 1, cost))).unwrap();
+    a.offer_message(&Outgoing::Priors(priors("a", 1, cost)))
+        .unwrap();
     disk.free();
     bed.servers[0].kill();
     bed.servers[0].restart();

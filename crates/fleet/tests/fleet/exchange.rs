@@ -16,7 +16,7 @@ pub fn arrive(
 ) -> Vec<Incoming> {
     let mut all = Vec::new();
     wait_for(what, || {
-        all.extend(fleet.take(Duration::from_millis(20)));
+        all.extend(fleet.take_messages(Duration::from_millis(20)));
         enough(&all).then_some(())
     });
     all
@@ -37,8 +37,9 @@ fn priors_reach_the_others_and_not_their_sender() {
     };
     let (a, b) = (bed.agent("a"), bed.agent("b"));
     let first = priors("a", 3, 1 << 16);
-    a.offer(&Outgoing::Priors(first.clone())).unwrap();
-    a.offer(&Outgoing::Priors(priors("a", 4, 5))).unwrap();
+    a.offer_message(&Outgoing::Priors(first.clone())).unwrap();
+    a.offer_message(&Outgoing::Priors(priors("a", 4, 5)))
+        .unwrap();
     let all = arrive(&b, "two shards", |all| all.len() == 2);
     let Incoming::Priors { age, priors: found } = &all[0] else {
         panic!("{all:?}")
@@ -49,17 +50,18 @@ fn priors_reach_the_others_and_not_their_sender() {
     let published = wait_for("two confirmations", || {
         Some(a.state().published).filter(|it| *it == 2)
     });
-    a.offer(&Outgoing::Priors(first)).unwrap();
+    a.offer_message(&Outgoing::Priors(first)).unwrap();
     let newest = priors("a", 3, 9);
-    a.offer(&Outgoing::Priors(priors("a", 3, 8))).unwrap();
-    a.offer(&Outgoing::Priors(newest.clone())).unwrap();
+    a.offer_message(&Outgoing::Priors(priors("a", 3, 8)))
+        .unwrap();
+    a.offer_message(&Outgoing::Priors(newest.clone())).unwrap();
     arrives(&b, &newest);
     assert!(a.state().published <= published + 2);
     // Who comes later reads only the newest.
     let c = bed.agent("c");
     let all = arrive(&c, "both shards", |all| all.len() >= 2);
     assert_eq!(all.len(), 2, "{all:?}");
-    assert!(a.take(Duration::ZERO).is_empty());
+    assert!(a.take_messages(Duration::ZERO).is_empty());
     assert_eq!(a.state().faults.len() + b.state().faults.len(), 0);
     assert!(b.state().taken >= 3 && b.state().received.bytes > 0 && b.state().sent.messages > 0);
 }
@@ -93,14 +95,14 @@ fn statuses_of_all_agents() {
         return;
     };
     let (a, b) = (bed.agent("a"), bed.agent("b"));
-    a.offer(&Outgoing::Status(status("a"))).unwrap();
-    b.offer(&Outgoing::Status(status("b"))).unwrap();
+    a.offer_message(&Outgoing::Status(status("a"))).unwrap();
+    b.offer_message(&Outgoing::Status(status("b"))).unwrap();
     // Nobody says something for another.
-    assert!(a.offer(&Outgoing::Status(status("b"))).is_err());
+    assert!(a.offer_message(&Outgoing::Status(status("b"))).is_err());
     wait_for("both statuses", || {
         Some(()).filter(|()| a.state().published + b.state().published == 2)
     });
-    let members = a.statuses(Duration::from_secs(10)).unwrap();
+    let members = a.request_statuses(Duration::from_secs(10)).unwrap();
     let names: Vec<_> = members.iter().map(|member| member.agent.as_str()).collect();
     assert_eq!(names, ["a", "b"]);
     let mut told = members[1].status.clone().unwrap();
@@ -110,7 +112,7 @@ fn statuses_of_all_agents() {
     assert_eq!(bed.operator().statuses().unwrap().len(), 2);
     // The same status again says that the agent is alive.
     let before = a.state().published;
-    a.offer(&Outgoing::Status(status("a"))).unwrap();
+    a.offer_message(&Outgoing::Status(status("a"))).unwrap();
     wait_for("another status", || {
         Some(()).filter(|()| a.state().published > before)
     });
@@ -126,7 +128,7 @@ fn policies_are_obeyed_by_label_key_and_number() {
     let begun = Instant::now();
     assert_eq!(
         operator
-            .publish(&all, "first", ALL_PPM, &bed.signing(), &[])
+            .publish_policy(&all, "first", ALL_PPM, &bed.signing(), &[])
             .unwrap(),
         1
     );
@@ -144,17 +146,17 @@ fn policies_are_obeyed_by_label_key_and_number() {
     );
     // Not one of its labels.
     operator
-        .publish(&name("edge"), "other", ALL_PPM, &bed.signing(), &[])
+        .publish_policy(&name("edge"), "other", ALL_PPM, &bed.signing(), &[])
         .unwrap();
     // Not one of its keys.
     let stranger = thalweg_fleet::keys::SigningKey::generate();
     operator
-        .publish(&all, "stranger", ALL_PPM, &stranger, &[])
+        .publish_policy(&all, "stranger", ALL_PPM, &stranger, &[])
         .unwrap();
     let told = fault(&a, Kind::Signature);
     assert!(told.contains("which `keys` does not name"), "{told}");
     operator
-        .publish(&all, "third", 50_000, &bed.signing(), &[])
+        .publish_policy(&all, "third", 50_000, &bed.signing(), &[])
         .unwrap();
     assert_eq!(obeyed("third").len(), 1);
 
@@ -182,7 +184,7 @@ fn policies_are_obeyed_by_label_key_and_number() {
     // that nobody signed do not use up all.
     raw.put("$KV.thalweg-policy.all", &sign("all", 3)).unwrap();
     let mut publish = |label: &Name, members: &[Member]| {
-        let published = operator.publish(label, "next", ALL_PPM, &bed.signing(), members);
+        let published = operator.publish_policy(label, "next", ALL_PPM, &bed.signing(), members);
         published.unwrap()
     };
     assert_eq!(publish(&all, &[]), 11);
@@ -216,7 +218,12 @@ fn policies_are_obeyed_by_label_key_and_number() {
     assert_eq!(publish(&name("forged"), &[]), (1 << 40) + 1);
     // What is no policy is in nobody's way.
     raw.put("$KV.thalweg-policy.none", b"\xff").unwrap();
-    let labels: Vec<Name> = bed.operator().policies().unwrap().into_keys().collect();
+    let labels: Vec<Name> = bed
+        .operator()
+        .last_policies()
+        .unwrap()
+        .into_keys()
+        .collect();
     assert_eq!(labels, ["all", "edge", "forged", "lost"].map(name));
     assert_eq!(publish(&name("none"), &[]), 1);
 
@@ -232,7 +239,7 @@ fn policies_are_obeyed_by_label_key_and_number() {
     settings.policies.insert(all, 11);
     let knows = Fleet::start(&settings).unwrap();
     wait_for("a look", || knows.state().looked);
-    assert!(knows.take(Duration::ZERO).is_empty());
+    assert!(knows.take_messages(Duration::ZERO).is_empty());
 }
 
 #[test]
@@ -267,8 +274,8 @@ fn largest_messages_are_read() {
             .any(|it| matches!(it, Incoming::Policy(found) if *found == policy))
     });
     let mut operator = bed.operator();
-    assert_eq!(operator.policies().unwrap()[&name("all")], signed);
-    let next = operator.publish(&name("all"), "next", ALL_PPM, &bed.signing(), &[]);
+    assert_eq!(operator.last_policies().unwrap()[&name("all")], signed);
+    let next = operator.publish_policy(&name("all"), "next", ALL_PPM, &bed.signing(), &[]);
     assert_eq!(next.unwrap(), 2);
     assert_eq!((b.state().connections, b.state().faults.len()), (1, 0));
 }

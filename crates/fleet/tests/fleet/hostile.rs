@@ -144,7 +144,9 @@ struct Hostile {
 
 impl Hostile {
     fn new(authority: &Authority, real: &str) -> Self {
-        let (pem, key) = authority.server("127.0.0.1", Validity::default()).unwrap();
+        let (pem, key) = authority
+            .server_certificate("127.0.0.1", Validity::default())
+            .unwrap();
         let certificates = CertificateDer::pem_slice_iter(pem.as_bytes());
         let certificates = certificates.collect::<Result<_, _>>().unwrap();
         let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).unwrap();

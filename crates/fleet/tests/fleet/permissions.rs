@@ -26,7 +26,7 @@ fn others(operator: &Raw) -> Vec<Option<Vec<u8>>> {
 
 fn counts(operator: &Raw) -> Vec<u64> {
     BUCKETS
-        .map(|bucket| operator.count(&bucket.stream()))
+        .map(|bucket| operator.count(&bucket.stream_name()))
         .into()
 }
 
@@ -35,7 +35,7 @@ fn counts(operator: &Raw) -> Vec<u64> {
 fn bed() -> Option<(Bed, Raw, Raw)> {
     let bed = Bed::new(&["a", "b"])?;
     bed.operator()
-        .publish(&name("all"), "text", ALL_PPM, &bed.signing(), &[])
+        .publish_policy(&name("all"), "text", ALL_PPM, &bed.signing(), &[])
         .expect("it works");
     let (thief, operator) = (bed.raw("a"), bed.raw("operator"));
     let b = bed.raw("b");
@@ -88,7 +88,7 @@ fn a_thief_writes_under_no_other_key() {
     ];
     let consumer = |stream: &str, more: &str| {
         let config = format!(
-            r#"{{"stream_name":"{stream}","config":{{"deliver_policy":"all","ack_policy":"none","replay_policy":"instant"{more}}}}}"#
+            r#"{{"stream":"{stream}","config":{{"deliver_policy":"all","ack_policy":"none","replay_policy":"instant"{more}}}}}"#
         );
         let made = thief.request(&format!("thalweg.API.CONSUMER.CREATE.{stream}"), &config);
         serde_json::from_str::<Value>(&made.unwrap()).unwrap()
@@ -217,8 +217,9 @@ fn a_thief_hears_no_answers_of_others() {
     let heard = thief.hear(
         &["_INBOX.>", "$KV.thalweg-priors.>", "$JS.>", "_R_.>"],
         || {
-            b.offer(&Outgoing::Priors(priors("b", 4, 1))).unwrap();
-            b.statuses(Duration::from_secs(10)).unwrap();
+            b.offer_message(&Outgoing::Priors(priors("b", 4, 1)))
+                .unwrap();
+            b.request_statuses(Duration::from_secs(10)).unwrap();
         },
     );
     assert!(heard.is_empty(), "{heard:?}");
@@ -252,10 +253,11 @@ fn holds_nobody_up(rate: Option<u32>) {
             wait_for("another look", || {
                 b.state().looked.filter(|looked| *looked > first)
             });
-            b.offer(&Outgoing::Priors(priors("b", 4, 1))).unwrap();
+            b.offer_message(&Outgoing::Priors(priors("b", 4, 1)))
+                .unwrap();
             wait_for("what b says", || (b.state().published > 0).then_some(()));
             let has_b = |all: Vec<Member>| all.iter().any(|it| it.agent == name("b"));
-            assert!(has_b(b.statuses(Duration::from_secs(20)).unwrap()));
+            assert!(has_b(b.request_statuses(Duration::from_secs(20)).unwrap()));
             assert!(has_b(bed.operator().statuses().unwrap()));
         }));
         stop.store(true, Ordering::Relaxed);

@@ -15,7 +15,7 @@ fn an_unknown_key() {
     };
     let key = thalweg_fleet::keys::UserKey::generate();
     let file = bed.path("stranger.nk");
-    key.write(&file).unwrap();
+    key.write_new(&file).unwrap();
     let mut settings = bed.settings("a");
     settings.identity = thalweg_fleet::Identity::Nkey(file);
     let stranger = Fleet::start(&settings).unwrap();
@@ -37,7 +37,11 @@ fn an_unknown_key() {
 #[test]
 fn another_ca() {
     let Some(bed) = Bed::new(&["a"]) else { return };
-    fs::write(bed.path("ca.pem"), Authority::generate().unwrap().pem()).unwrap();
+    fs::write(
+        bed.path("ca.pem"),
+        Authority::generate().unwrap().certificate_pem(),
+    )
+    .unwrap();
     let told = fault(&bed.agent("a"), Kind::Tls);
     assert!(told.contains("invalid peer certificate"), "{told}");
 }
@@ -71,7 +75,8 @@ fn buckets_that_are_missing_then_there() {
         return;
     };
     let a = bed.agent("a");
-    a.offer(&Outgoing::Priors(priors("a", 1, 1))).unwrap();
+    a.offer_message(&Outgoing::Priors(priors("a", 1, 1)))
+        .unwrap();
     let told = fault(&a, Kind::Bucket);
     assert!(told.contains("bucket thalweg-p"), "{told}");
     bed.operator().make_all(&super::support::SMALL).unwrap();
@@ -117,17 +122,22 @@ fn a_full_bucket() {
     };
     bed.operator().make_all(&limits).unwrap();
     let (a, b) = (bed.agent("a"), bed.agent("b"));
-    b.offer(&Outgoing::Priors(priors("b", 1, 1))).unwrap();
-    a.offer(&Outgoing::Status(status("a"))).unwrap();
+    b.offer_message(&Outgoing::Priors(priors("b", 1, 1)))
+        .unwrap();
+    a.offer_message(&Outgoing::Status(status("a"))).unwrap();
     wait_for("one status and priors", || {
         Some(()).filter(|()| a.state().published == 1 && b.state().published == 1)
     });
-    b.offer(&Outgoing::Status(status("b"))).unwrap();
+    b.offer_message(&Outgoing::Status(status("b"))).unwrap();
     let told = fault(&b, Kind::Full);
     assert!(told.contains("maximum bytes exceeded"), "{told}");
     // Nobody's value was pushed out, and the rest goes on.
-    assert_eq!(b.statuses(Duration::from_secs(10)).unwrap().len(), 1);
-    b.offer(&Outgoing::Priors(priors("b", 1, 2))).unwrap();
+    assert_eq!(
+        b.request_statuses(Duration::from_secs(10)).unwrap().len(),
+        1
+    );
+    b.offer_message(&Outgoing::Priors(priors("b", 1, 2)))
+        .unwrap();
     wait_for("priors", || Some(()).filter(|()| b.state().published == 2));
     assert_eq!(b.state().connections, 1);
     // What was taken meanwhile says nothing of what was refused.
@@ -228,7 +238,8 @@ fn a_message_larger_than_any_of_its_bucket_is_passed_over() {
     );
     limit(&mut bed, "max_payload: 64MB", "max_payload: 1MB");
     let (a, b) = (bed.agent("a"), bed.agent("b"));
-    a.offer(&Outgoing::Priors(priors("a", 1, 1))).unwrap();
+    a.offer_message(&Outgoing::Priors(priors("a", 1, 1)))
+        .unwrap();
     super::exchange::arrives(&b, &priors("a", 1, 1));
     let told = fault(&b, Kind::Size);
     assert!(

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use thalweg_fleet::traffic::Load;
 use thalweg_fleet::wire::{Measured, Priors, Shard};
-use thalweg_fleet::{Fleet, Incoming, Outgoing, Pace, Traffic};
+use thalweg_fleet::{Fleet, Incoming, Outgoing, Timing, Traffic};
 
 use super::support::{Bed, QUICK, connected, network, priors, status, wait_for};
 
@@ -26,7 +26,7 @@ fn an_hour_at_rest() {
         return;
     };
     let mut settings = bed.settings("a");
-    settings.pace = Pace {
+    settings.pace = Timing {
         look: LOOK,
         status: Duration::from_millis(1),
         ping: Duration::from_secs(600),
@@ -40,7 +40,7 @@ fn an_hour_at_rest() {
     let mut last = look(None);
     let before = a.state();
     for number in 0..6 {
-        a.offer(&Outgoing::Status(status("a"))).unwrap();
+        a.offer_message(&Outgoing::Status(status("a"))).unwrap();
         wait_for("a status", || {
             Some(()).filter(|()| a.state().published == number + 1)
         });
@@ -56,7 +56,7 @@ fn an_hour_at_rest() {
         shards: 0.0,
         status: status("a").encode().unwrap().len() as f64,
     };
-    let hour = load.agent();
+    let hour = load.agent_traffic();
     eprintln!("measured: {sent:?} {received:?}; formula: {hour:?}");
     // 42 lines of PING and PONG are not in what the library counts.
     let messages = (sent.messages + received.messages + 42) as f64;
@@ -112,9 +112,9 @@ fn two_hundred_agents() {
     let Some(mut bed) = Bed::new(&texts) else {
         return;
     };
-    let pace = Pace {
+    let pace = Timing {
         look: Duration::from_secs(5),
-        patience: Duration::from_secs(30),
+        timeout: Duration::from_secs(30),
         ping: Duration::from_secs(600),
         ..QUICK
     };
@@ -144,14 +144,16 @@ fn two_hundred_agents() {
     let begun = Instant::now();
     for (agent, shards) in fleet.iter().zip(&shards) {
         for priors in shards {
-            agent.offer(&Outgoing::Priors(priors.clone())).unwrap();
+            agent
+                .offer_message(&Outgoing::Priors(priors.clone()))
+                .unwrap();
         }
     }
     let expected = (AGENTS - 1) * 16;
     let mut heard = vec![0; AGENTS];
     while heard.iter().any(|heard| *heard < expected) {
         for (agent, heard) in fleet.iter().zip(&mut heard) {
-            let taken = agent.take(Duration::ZERO);
+            let taken = agent.take_messages(Duration::ZERO);
             *heard += taken
                 .iter()
                 .filter(|it| matches!(it, Incoming::Priors { .. }))
@@ -182,7 +184,7 @@ fn two_hundred_agents() {
         shards: 16.0,
         status: 0.0,
     };
-    let hour = load.agent();
+    let hour = load.agent_traffic();
     eprintln!(
         "joined in {joined:?}; {:.2} MB an agent; a shard: {size} bytes, by the formula {:.0}",
         (idle.1 - before.1) / AGENTS as f64,

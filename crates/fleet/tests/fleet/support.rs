@@ -16,9 +16,9 @@ use async_nats::{ConnectOptions, HeaderMap, Message, Subscriber};
 use futures_util::Stream;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use thalweg_fleet::setup::{self, AgentUser, Authority, Cluster, Place, Plan, Validity};
+use thalweg_fleet::setup::{self, AgentUser, Authority, Cluster, Plan, ServerConfig, Validity};
 use thalweg_fleet::wire::{Arm, Cell, Measured, Network, Priors, Shard, Status};
-use thalweg_fleet::{Fleet, Identity, Kind, Limits, Name, Operator, Pace, Settings, State};
+use thalweg_fleet::{Fleet, Identity, Kind, Limits, Name, Operator, Settings, State, Timing};
 use thalweg_process::Process;
 
 pub use privileged::skip;
@@ -27,11 +27,11 @@ pub use privileged::skip;
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Times that tests can wait for.
-pub const QUICK: Pace = Pace {
+pub const QUICK: Timing = Timing {
     priors: Duration::from_millis(50),
     status: Duration::from_millis(20),
     look: Duration::from_millis(150),
-    patience: Duration::from_secs(3),
+    timeout: Duration::from_secs(3),
     unreachable: Duration::from_millis(300),
     refused: Duration::from_millis(300),
     ping: Duration::from_secs(1),
@@ -130,7 +130,7 @@ impl Server {
         command.stdout(log.try_clone().expect("a log")).stderr(log);
         let mut process = Process::spawn(&mut command).expect("starting the server");
         let answers = wait_for("the server's port", || {
-            if process.ended().expect("waiting").is_some() {
+            if process.exit_status().expect("waiting").is_some() {
                 return Some(false);
             }
             TcpStream::connect(&self.address).ok().map(|_| true)
@@ -205,9 +205,9 @@ impl Bed {
             agents: agents.iter().map(|agent| name(agent)).collect(),
             ..Plan::default()
         };
-        setup::setup(directory.path(), &plan).expect("a set-up");
+        setup::set_up_fleet(directory.path(), &plan).expect("a set-up");
         let authority = Authority::generate().expect("a CA");
-        fs::write(directory.path().join("ca.pem"), authority.pem()).expect("writing");
+        fs::write(directory.path().join("ca.pem"), authority.certificate_pem()).expect("writing");
         let mut bed = Self {
             directory,
             servers: Vec::new(),
@@ -236,26 +236,27 @@ impl Bed {
             key: self.text(&format!("users/{agent}.pub")).trim().to_owned(),
         };
         let agents: Vec<AgentUser> = agents.iter().map(public).collect();
-        let operator = thalweg_fleet::keys::UserKey::read(&self.path("operator.nk"));
-        let users = setup::users(&operator.expect("the operator").public(), &agents);
+        let operator = thalweg_fleet::keys::UserKey::read_file(&self.path("operator.nk"));
+        let users =
+            setup::users_configuration(&operator.expect("the operator").public_key(), &agents);
         self.servers.clear();
         for (number, port) in ports.iter().enumerate() {
             let at = self.path(&format!("server-{number}"));
             fs::create_dir_all(&at).expect("a directory");
             let (pem, key) = self
                 .authority
-                .server("127.0.0.1", validity)
+                .server_certificate("127.0.0.1", validity)
                 .expect("a certificate");
             let write = |file: &str, text: &str| fs::write(at.join(file), text).expect("writing");
             write("server.pem", &pem);
             write("server.key", &key);
-            write("ca.pem", self.authority.pem());
+            write("ca.pem", self.authority.certificate_pem());
             write("users.conf", &users);
             let cluster = (count > 1).then(|| Cluster {
                 port: routes[number].1,
                 routes: routes.clone(),
             });
-            let text = setup::configuration(&Place {
+            let text = setup::server_configuration(&ServerConfig {
                 name: &format!("n{number}"),
                 listen: "127.0.0.1",
                 port: *port,
@@ -294,7 +295,7 @@ impl Bed {
         let servers = self.servers.iter().map(url).collect();
         let mut settings = Settings::new(servers, name(user), Identity::Nkey(file));
         settings.ca = Some(self.path("ca.pem"));
-        settings.keys = vec![self.signing().public()];
+        settings.keys = vec![self.signing().public_key()];
         settings.pace = QUICK;
         settings
     }
@@ -306,7 +307,7 @@ impl Bed {
 
     /// The key that signs policies.
     pub fn signing(&self) -> thalweg_fleet::keys::SigningKey {
-        thalweg_fleet::keys::SigningKey::read(&self.path("policy.nk")).expect("a key")
+        thalweg_fleet::keys::SigningKey::read_file(&self.path("policy.nk")).expect("a key")
     }
 
     /// The operator.
@@ -502,7 +503,7 @@ impl Raw {
     /// Whether each stream has a leader, and followers that have all.
     pub fn is_current(&self) -> bool {
         let current = async |bucket: thalweg_fleet::Bucket| {
-            let stream = self.context.get_stream(bucket.stream()).await.ok()?;
+            let stream = self.context.get_stream(bucket.stream_name()).await.ok()?;
             let cluster = stream.cached_info().cluster.clone()?;
             cluster.leader?;
             cluster

@@ -81,13 +81,13 @@ fn unanswered_bucket_keeps_back_no_statuses() {
     settings.servers = vec![format!("nats://{address}")];
     // At rest it asks nothing about that bucket, but for those who ask for statuses.
     settings.take = false;
-    settings.pace.patience = Duration::from_secs(60);
+    settings.pace.timeout = Duration::from_secs(60);
     settings.pace.ping = Duration::from_secs(60);
     let a = Fleet::start(&settings).unwrap();
     connected(&a);
-    a.offer(&Outgoing::Status(status("a"))).unwrap();
+    a.offer_message(&Outgoing::Status(status("a"))).unwrap();
     wait_for("the status", || (a.state().published == 1).then_some(()));
     is_held.store(true, Ordering::Relaxed);
-    let members = a.statuses(Duration::from_secs(40)).unwrap();
+    let members = a.request_statuses(Duration::from_secs(40)).unwrap();
     assert_eq!(members.len(), 1);
 }

@@ -41,7 +41,7 @@ fn a_server_as_written_and_an_agent_more() {
     let directory = tempfile::tempdir().unwrap();
     let directory = directory.path();
     let mut plan = plan(directory, &["a"]);
-    let report = setup::setup(directory, &plan).unwrap();
+    let report = setup::set_up_fleet(directory, &plan).unwrap();
     assert_eq!((report.agents.len(), report.servers.len()), (1, 1));
     let address = format!("127.0.0.1:{}", plan.port);
     let conf = plan.at.join("nats-server.conf");
@@ -72,7 +72,7 @@ fn a_server_as_written_and_an_agent_more() {
     ];
     let before = kept.map(|file| fs::read(directory.join(file)).unwrap());
     plan.agents = vec![name("b")];
-    let again = setup::setup(directory, &plan).unwrap();
+    let again = setup::set_up_fleet(directory, &plan).unwrap();
     assert_eq!(again.agents, [name("a"), name("b")]);
     assert_eq!(again.policy_key, report.policy_key);
     assert_eq!(
@@ -89,7 +89,7 @@ fn a_server_as_written_and_an_agent_more() {
     // An agent whose public key is gone has lost its access.
     fs::remove_file(directory.join("users/b.pub")).unwrap();
     plan.agents.clear();
-    setup::setup(directory, &plan).unwrap();
+    setup::set_up_fleet(directory, &plan).unwrap();
     let refused = b.state().faults[&Kind::Credentials];
     server.kill();
     server.restart();
@@ -103,7 +103,7 @@ fn a_server_as_written_and_an_agent_more() {
     let seed = directory.join("agents/b/agent.nk");
     let revoked = fs::read(&seed).unwrap();
     plan.agents = vec![name("b")];
-    setup::setup(directory, &plan).unwrap();
+    setup::set_up_fleet(directory, &plan).unwrap();
     assert_ne!(fs::read(&seed).unwrap(), revoked);
 }
 
@@ -111,7 +111,7 @@ fn a_server_as_written_and_an_agent_more() {
 fn secrets_are_their_owners() {
     let directory = tempfile::tempdir().unwrap();
     let directory = directory.path();
-    setup::setup(directory, &plan(directory, &["a"])).unwrap();
+    setup::set_up_fleet(directory, &plan(directory, &["a"])).unwrap();
     for secret in [
         "ca.key",
         "operator.nk",
@@ -134,7 +134,7 @@ fn plans_that_cannot_be() {
     let wrong = |change: fn(&mut Plan)| {
         let mut plan = good.clone();
         change(&mut plan);
-        let error = setup::setup(&directory.path().join("new"), &plan).unwrap_err();
+        let error = setup::set_up_fleet(&directory.path().join("new"), &plan).unwrap_err();
         assert!(!directory.path().join("new").exists());
         error.to_string()
     };
@@ -154,7 +154,7 @@ fn set_ups_at_once_come_one_after_the_other() {
     std::thread::scope(|scope| {
         let calls = agents.map(|agent| {
             let plan = plan(directory, &[agent]);
-            scope.spawn(move || setup::setup(directory, &plan))
+            scope.spawn(move || setup::set_up_fleet(directory, &plan))
         });
         for call in calls {
             call.join().unwrap().unwrap();

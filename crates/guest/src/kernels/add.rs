@@ -56,7 +56,7 @@ pub fn add_kernel(package: &str) -> Result<Added, Error> {
     let missing: Vec<String> = needed
         .into_iter()
         .filter(|(program, _)| !(is_file && *program == "apt-get"))
-        .filter(|(program, _)| tool::find(program).is_none())
+        .filter(|(program, _)| tool::find_program(program).is_none())
         .map(|(program, package)| format!("no {program}: install the package {package}"))
         .collect();
     if !missing.is_empty() {
@@ -68,8 +68,7 @@ pub fn add_kernel(package: &str) -> Result<Added, Error> {
             super::EXAMPLE
         )));
     }
-    let _signals = interrupt::Guard::install()?;
-    let scratch = Scratch::create(&kernels_directory())?;
+let _signals= interrupt::Guard::install_handlers()?; let scratch= Scratch::create(&kernels_directory())?;
     let unpacked = scratch.path().join("tree");
     let source = match is_file {
         true => Source::Beside(
@@ -123,7 +122,7 @@ pub fn add_kernel(package: &str) -> Result<Added, Error> {
         .iter()
         .rposition(|it| it.package.name.starts_with(KERNELS[0]));
     let control = chain.swap_remove(of_image.unwrap_or(chain.len() - 1));
-    let mut depmod = tool::command("depmod");
+    let mut depmod = tool::program_command("depmod");
     depmod.arg("-b").arg(&unpacked).arg(&name);
     run_attended(&mut depmod)?
         .map_err(|why| Error::Options(format!("depmod refuses the modules of {package}: {why}")))?;
@@ -223,7 +222,7 @@ impl Control {
 fn unpack_package(package: &str, archive: &Path, into: &Path) -> Result<Control, Error> {
     let wrong = |why: String| Error::Options(format!("cannot unpack {package}: {why}"));
     let field = |name: &str| {
-        let mut command = tool::command("dpkg-deb");
+        let mut command = tool::program_command("dpkg-deb");
         command.arg("--field").arg(archive).arg(name);
         run_attended(&mut command)?.map_err(&wrong)
     };
@@ -246,7 +245,7 @@ fn unpack_package(package: &str, archive: &Path, into: &Path) -> Result<Control,
             control.package.name
         )));
     }
-    let mut command = tool::command("dpkg-deb");
+    let mut command = tool::program_command("dpkg-deb");
     command.arg("--extract").arg(archive).arg(into);
     run_attended(&mut command)?.map_err(wrong)?;
     // A package may restrict its directories; the cache belongs to its user.
@@ -286,7 +285,7 @@ fn arrange_tree(tree: &Path) -> Result<(), Error> {
 fn download_package(scratch: &Scratch, package: &str) -> Result<PathBuf, Error> {
     let directory = scratch.path().join(package);
     fs::create_dir(&directory).map_err(Error::io("cannot create", &directory))?;
-    let mut command = tool::command("apt-get");
+    let mut command = tool::program_command("apt-get");
     command
         .args(["--quiet=2", "download", package])
         .env("LC_ALL", "C")

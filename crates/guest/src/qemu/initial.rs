@@ -73,7 +73,9 @@ pub(super) fn write_initial(
         archive.add_file(place, mode, content).map_err(failed())
     };
     let mut libraries = BTreeMap::new();
-    let tools = TOOLS.into_iter().filter_map(|(name, _)| tool::find(name));
+    let tools = TOOLS
+        .into_iter()
+        .filter_map(|(name, _)| tool::find_program(name));
     let tools: Vec<(PathBuf, PathBuf)> = tools.map(|path| (program_of(&path), path)).collect();
     for (place, path) in needs.programs.iter().chain(&tools) {
         let content = read_file(path)?;
@@ -111,8 +113,7 @@ fn read_file(path: &Path) -> Result<Vec<u8>, Error> {
 
 /// The libraries of a program, found by ld.so(8) here, by the path where the program looks for
 /// them.
-fn needed_libraries(program: &Path) -> Result<Vec<(PathBuf, PathBuf)>, Error> {
-    let output = tool::command("ldd")
+fn needed_libraries(program:&Path)-> Result<Vec<(PathBuf, PathBuf)>, Error>{ let output= tool::program_command("ldd")
         .arg(program)
         .env("LC_ALL", "C")
         .output()

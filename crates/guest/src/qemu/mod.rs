@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use thalweg_process::interrupt;
-use thalweg_process::tool::{self, quote};
+use thalweg_process::tool::{self, quote_word};
 use thalweg_units::Size;
 
 use crate::channel::CHANNEL;
@@ -72,8 +72,7 @@ pub fn missing_requirements() -> Vec<String> {
 ///
 /// # Errors
 /// [`Error::Process`] if QEMU cannot be started.
-pub fn qemu_version() -> Result<String, Error> {
-    let output = tool::command(PROGRAM)
+pub fn qemu_version()-> Result<String, Error>{ let output= tool::program_command(PROGRAM)
         .arg("--version")
         .output()
         .map_err(Error::system(format!("cannot start {PROGRAM}")))?;
@@ -154,16 +153,11 @@ impl Machine<'_> {
     /// The command line for a reader, the same on every machine.
     pub fn command_line(&self) -> String {
         let image = format!("vmlinuz-{}", self.kernel.name);
-        let words = std::iter::once(PROGRAM.to_owned()).chain(self.qemu_arguments(&image));
-        let words: Vec<String> = words.map(|word| quote(&word)).collect();
+let words= std::iter::once(PROGRAM.to_owned()).chain(self.qemu_arguments(&image)); let words:Vec<String>= words.map(|word|quote_word(&word)).collect();
         words.join(" ")
     }
 
-    fn boot_kernel(&self, work: &Path) -> Result<Running, Error> {
-        let mut command: Command = tool::command(PROGRAM);
-        command.args(self.qemu_arguments(&self.kernel.image.to_string_lossy()));
-        preload_library(&mut command, c"thalweg-lockstep.so", LOCKSTEP)?;
-        Running::start_kernel(KernelKind::Qemu, &mut command, work)
+fn boot_kernel(&self, work:&Path)-> Result<Running, Error>{ let mut command:Command= tool::program_command(PROGRAM); command.args(self.qemu_arguments(&self.kernel.image.to_string_lossy())); preload_library(&mut command, c "thalweg-lockstep.so", LOCKSTEP)?; Running::start_kernel(KernelKind::Qemu,&mut command, work)
     }
 
     /// The files of the needed modules.
@@ -272,7 +266,7 @@ pub fn run_program(kernel: &Stock, what: &Program<'_>) -> Result<String, Error> 
         seed: 0,
         timers: Timers::HighResolution,
     };
-    let _signals = interrupt::Guard::install()?;
+    let _signals = interrupt::Guard::install_handlers()?;
     let inside = initial::program_of(what.program);
     let task = Task::Program {
         program: inside.clone(),

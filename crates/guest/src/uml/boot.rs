@@ -12,7 +12,7 @@ use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::sys::statvfs::{FsFlags, statvfs};
 use nix::unistd::{AccessFlags, Pid, access};
 
-use thalweg_process::tool::quote;
+use thalweg_process::tool::quote_word;
 use thalweg_units::Size;
 
 use super::{Kernel, ptrace};
@@ -50,8 +50,7 @@ impl Machine<'_> {
         let program = self.kernel.program.display().to_string();
         let work = self.work.display().to_string();
         let words: Vec<String> = std::iter::once(program)
-            .chain(self.kernel_arguments(&[], &self.first_process_arguments()))
-            .map(|word| quote(&word.replace(&work, "DIR")))
+.chain(self.kernel_arguments(&[],&self.first_process_arguments())).map(|word|quote_word(&word.replace(&work, "DIR")))
             .collect();
         words.join(" ")
     }

@@ -34,7 +34,7 @@ pub fn try_out(program: &Path) -> Result<Trial, Error> {
         version: kernel_version(&kernel.program)?,
         wrapped: !kernel.sets_all_state && console::has_amx(),
     };
-    let _signals = interrupt::Guard::install()?;
+    let _signals = interrupt::Guard::install_handlers()?;
     workdir::remove_stale();
     let work = WorkDir::create()?;
     let program =

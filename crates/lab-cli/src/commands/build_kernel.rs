@@ -22,5 +22,5 @@ pub fn run(format: &Format, options: &Options) -> Result<()> {
     let program =
         thalweg_guest::virtual_kernel::build_virtual(options.hz, std::io::stderr().is_terminal())?;
     let document = serde_json::json!({ "kernel": program });
-    output::show(format, &document, || format!("{}\n", program.display()))
+    output::show_value(format, &document, || format!("{}\n", program.display()))
 }

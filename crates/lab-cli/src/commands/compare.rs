@@ -49,7 +49,7 @@ pub fn run(format: &Format, options: &Options) -> Result<()> {
         modes: options.mode.iter().map(Mode::to_string).collect(),
     };
     let comparison = compare::compare_runs(&options.a, &options.b, &settings)?;
-    output::show(format, &comparison, || {
+    output::show_value(format, &comparison, || {
         let mut text = format!("{}\n", compare::comparison_title(&comparison));
         for table in compare::comparison_tables(&comparison) {
             let header: Vec<&str> = table.header.iter().map(String::as_str).collect();
@@ -62,7 +62,7 @@ pub fn run(format: &Format, options: &Options) -> Result<()> {
         text
     })?;
     if comparison.is_worse() {
-        return Err(Failure::coded(6, "B is worse than A").into());
+        return Err(Failure::with_code(6, "B is worse than A").into());
     }
     Ok(())
 }

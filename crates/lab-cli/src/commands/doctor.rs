@@ -30,7 +30,7 @@ enum State {
 /// An interruption; standard output cannot be written.
 pub fn run(format: &Format) -> Result<()> {
     let checks = [user_mode_kernel()?, virtual_time()?];
-    output::show(format, &checks, || checks_text(&checks))
+    output::show_value(format, &checks, || checks_text(&checks))
 }
 
 /// Boots the packaged user-mode kernel for a moment.

@@ -12,7 +12,7 @@ use thalweg_link::{self as link, Error, Report, Settings, Task};
 use thalweg_units::file::Draft;
 use thalweg_units::{Delay, Probability, Rate, printable_json};
 
-use thalweg_terminal::{Failure, Format, output, whole};
+use thalweg_terminal::{Failure, Format, output, whole_number};
 
 /// The path, the commands at its ends, and the report.
 #[derive(Debug, Args)]
@@ -28,7 +28,7 @@ pub struct Options {
     far: Option<OsString>,
     /// Start the command once this TCP or UDP port is open at the far end, within 10 s. Default: at
     /// once.
-    #[arg(long, value_name = "PORT", requires = "far", value_parser = whole(1..=u16::MAX))]
+    #[arg(long, value_name = "PORT", requires = "far", value_parser = whole_number(1..=u16::MAX))]
     far_port: Option<u16>,
     /// Logs of the bottleneck in the format of Mahimahi's mm-link: near to far, far to near.
     #[arg(long, value_name = "UP[,DOWN]", value_parser = parse_logs)]
@@ -182,7 +182,7 @@ pub fn classify_error(error: Error) -> anyhow::Error {
                 126
             };
             let program = program.to_string_lossy();
-            Failure::coded(code, format!("cannot start {program}: {why}")).into()
+            Failure::with_code(code, format!("cannot start {program}: {why}")).into()
         }
         other => other.into(),
     }

@@ -9,7 +9,7 @@ use clap::Args;
 use thalweg_lab::units::Size;
 use thalweg_lab::{Backend, KernelOptions, Mode};
 use thalweg_terminal::kinds::{self, Kind};
-use thalweg_terminal::{Failure, Format, output, whole};
+use thalweg_terminal::{Failure, Format, output, whole_number};
 
 /// The scenarios, and how they run.
 #[derive(Debug, Args)]
@@ -24,10 +24,10 @@ pub struct Options {
     #[arg(long, value_name = "MODE")]
     mode: Vec<Mode>,
     /// Connections a mode. Default: as the scenario says.
-    #[arg(long, value_name = "N", value_parser = whole(1..=u32::MAX))]
+    #[arg(long, value_name = "N", value_parser = whole_number(1..=u32::MAX))]
     connections: Option<u32>,
     /// Modes without an agent run in every Nth round only.
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole(1..=u32::MAX))]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole_number(1..=u32::MAX))]
     reference_every: u32,
     /// Directory of the report. Default: a new one below lab-results.
     #[arg(long, value_name = "DIR")]
@@ -43,14 +43,14 @@ pub struct Options {
     #[arg(long, value_name = "NAME|FILE")]
     kernel: Option<OsString>,
     /// With qemu: an instruction takes 2^N ns. 0 is 10⁹ instructions a second.
-    #[arg(long, value_name = "N", value_parser = whole::<u8>(0..=10))]
+    #[arg(long, value_name = "N", value_parser = whole_number::<u8>(0..=10))]
     shift: Option<u8>,
     /// Memory of a guest (uml, virtual, qemu, stack), 128mib to 4000mb. Default: the largest of the
     /// scenarios, or 1 GiB.
     #[arg(long, value_name = "SIZE", alias = "uml-mem")]
     memory: Option<Size>,
     /// Seconds that a guest may take to boot. Default: 300.
-    #[arg(long, value_name = "SECONDS", value_parser = whole::<u64>(1..=3600))]
+    #[arg(long, value_name = "SECONDS", value_parser = whole_number::<u64>(1..=3600))]
     boot_limit: Option<u64>,
 }
 
@@ -66,7 +66,7 @@ pub fn run(format: &Format, run: &Options) -> Result<()> {
         return Err(Failure::Usage(why).into());
     }
     for file in &run.scenarios {
-        kinds::expect(file, Kind::LabScenario)?;
+        kinds::expect_kind(file, Kind::LabScenario)?;
     }
     let settings = thalweg_lab::Options {
         scenarios: run.scenarios.clone(),
@@ -90,10 +90,10 @@ pub fn run(format: &Format, run: &Options) -> Result<()> {
         ..defaults
     };
     let finished = thalweg_lab::backend::run_on_backend(&settings)?;
-    output::show(format, &finished.document, || finished.text)?;
+    output::show_value(format, &finished.document, || finished.text)?;
     if finished.passed {
         Ok(())
     } else {
-        Err(Failure::coded(5, "an expectation was not met").into())
+        Err(Failure::with_code(5, "an expectation was not met").into())
     }
 }

@@ -33,7 +33,7 @@ pub fn list_scenarios<E: Display>(
     let mut files = Vec::new();
     for entry in std::fs::read_dir(directory).with_context(cannot)? {
         let path = entry.with_context(cannot)?.path();
-        if path.extension().is_some_and(|it| it == "toml") && kinds::is(&path, kind) {
+        if path.extension().is_some_and(|it| it == "toml") && kinds::is_kind(&path, kind) {
             files.push(path);
         }
     }

@@ -69,7 +69,7 @@ fn list_controllers(format: &Format) -> Result<()> {
         .chain([of_file])
         .collect();
     let row = |one: &Controller| vec![one.name.to_owned(), one.description.to_owned()];
-    output::show(format, &all, || {
+    output::show_value(format, &all, || {
         let rows = all.iter().map(row).collect();
         output::table(&["Controller", "What it does"], &[], rows)
     })

@@ -15,11 +15,11 @@ use thalweg_link::Settings;
 use thalweg_policy::Policy;
 use thalweg_stack::{Error, Publish, Rules, Store};
 use thalweg_terminal::kinds::{self, Kind};
-use thalweg_terminal::{Failure, Format, output, whole};
+use thalweg_terminal::{Failure, Format, output, whole_number};
 use thalweg_units::file::{self, MAX_FILE_BYTES};
 use thalweg_units::program::find_agent;
-use thalweg_units::reader::quoted;
-use thalweg_units::{Faults, Size, nearest};
+use thalweg_units::reader::quote_piece;
+use thalweg_units::{Faults, Size, nearest_word};
 
 use crate::commands::link::{self, PathOptions};
 
@@ -48,7 +48,7 @@ pub struct Options {
     #[arg(long, value_name = "FILE")]
     kernel: Option<PathBuf>,
     /// Seconds that the kernel may take to boot. Default: 300.
-    #[arg(long, value_name = "SECONDS", value_parser = whole::<u64>(1..=3600))]
+    #[arg(long, value_name = "SECONDS", value_parser = whole_number::<u64>(1..=3600))]
     boot_limit: Option<u64>,
     /// Have an agent choose congestion controls for the command's connections, and learn for the
     /// next call.
@@ -70,7 +70,7 @@ pub struct Options {
     far: Option<OsString>,
     /// Start the command once this TCP or UDP port is open at the far end, within 10 s. Default: at
     /// once.
-    #[arg(long, value_name = "PORT", requires = "far", value_parser = whole(1..=u16::MAX))]
+    #[arg(long, value_name = "PORT", requires = "far", value_parser = whole_number(1..=u16::MAX))]
     far_port: Option<u16>,
     /// The command to run, with its arguments.
     #[arg(last = true, required = true, value_name = "COMMAND")]
@@ -147,10 +147,10 @@ fn wire_settings(text: &str) -> Result<Settings, String> {
                 words.push(format!("--{key}={value}"));
             }
             (Some((key, _)), _) => {
-                let near = nearest(key, keys.iter().copied());
+                let near = nearest_word(key, keys.iter().copied());
                 return Err(format!(
                     "found the unknown key {}, expected one of {}{}",
-                    quoted(key),
+                    quote_piece(key),
                     keys.join(", "),
                     near.map_or_else(String::new, |near| format!("; perhaps `{near}`"))
                 ));
@@ -227,9 +227,9 @@ fn state_directory() -> Result<PathBuf> {
 }
 
 fn read_rules(file: &Path) -> Result<Rules> {
-    kinds::expect(file, Kind::Policy)?;
-    let text = file::read(file, MAX_FILE_BYTES)?;
-    let first = |faults: Faults| anyhow!("{}", faults.first("thalweg policy check"));
+    kinds::expect_kind(file, Kind::Policy)?;
+    let text = file::read_bytes(file, MAX_FILE_BYTES)?;
+    let first = |faults: Faults| anyhow!("{}", faults.first_fault("thalweg policy check"));
     let policy = Policy::parse(&text, file).map_err(first)?;
     policy.compile().map_err(first)?;
     Ok(Rules::new(file, text, &policy))

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use thalweg_units::file::read_text;
 use thalweg_units::memory::check_json;
-use thalweg_units::{one_line, position};
+use thalweg_units::{line_and_column, one_line};
 
 use crate::error::Error;
 use crate::outcome::{Connection, FORMAT};
@@ -120,7 +120,7 @@ impl Run {
     fn add(&mut self, file: &Path) -> Result<(), Error> {
         let text = read_text(file)?;
         check_json(&text).map_err(|error| {
-            let (line, column) = position(&text, error.at);
+            let (line, column) = line_and_column(&text, error.at);
             Error::Compare(format!("{}:{line}:{column}: {error}", file.display()))
         })?;
         let place = |error: serde_json::Error| {

@@ -110,7 +110,7 @@ fn kill_processes(path: &Path, deadline: Instant) {
     }
     if let Ok(events) = events {
         let until = deadline.min(Instant::now() + Duration::from_millis(100));
-        let _ = interrupt::wait(
+        let _ = interrupt::wait_for_event(
             events.as_fd(),
             PollFlags::POLLPRI,
             until,

@@ -311,8 +311,8 @@ impl Pair {
     fn command_within(&self, namespace: &Namespace, program: &str) -> Result<Command, Error> {
         let namespace = namespace.open_handle()?;
         let entrance = self.cgroup.open_procs()?;
-        let mut command = tool::command(program);
-        thalweg_process::tie(&mut command);
+        let mut command = tool::program_command(program);
+        thalweg_process::tie_to_thread(&mut command);
         // SAFETY: between fork and exec only setns(2) and write(2) are called,
         // both async-signal-safe, on descriptors that the closure owns.
         unsafe {

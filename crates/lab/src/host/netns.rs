@@ -22,7 +22,7 @@ pub(crate) struct Namespace {
 impl Namespace {
     /// Creates a namespace with a loopback that is down.
     pub(crate) fn create(name: &str) -> Result<Self, Error> {
-        tool::run("ip", &format!("netns add {name}"))?;
+        tool::run_tool("ip", &format!("netns add {name}"))?;
         let path = PathBuf::from(DIRECTORY).join(name);
         let file = File::open(&path)
             .map_err(Error::io("cannot open the namespace", &path))
@@ -81,7 +81,7 @@ impl Drop for Namespace {
 }
 
 fn delete_namespace(name: &str) {
-    if let Err(error) = tool::run("ip", &format!("netns delete {name}")) {
+    if let Err(error) = tool::run_tool("ip", &format!("netns delete {name}")) {
         tracing::warn!("{error}");
     }
 }

@@ -33,7 +33,7 @@ const LEARNER: &str = "learn_sockops";
 pub fn missing_requirements() -> Vec<String> {
     let mut missing = Vec::new();
     for (bit, what) in CAPABILITIES {
-        if !capabilities::has(bit) {
+        if !capabilities::is_in_force(bit) {
             missing.push(format!("no {what}: run it as root, for instance with sudo"));
         }
     }
@@ -251,7 +251,7 @@ pub(crate) fn check_requirements(
 
 /// Runs `tc` in a new network namespace, which ends with it.
 fn try_in_new_namespace(words: &str) -> Result<(), String> {
-    let mut command = tool::command("tc");
+    let mut command = tool::program_command("tc");
     command.args(words.split(' '));
     // SAFETY: between fork and exec only unshare(2) is called, a system call that takes one
     // integer.

@@ -15,7 +15,7 @@ use std::process::{ChildStdin, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use thalweg_process::tool::{self, run};
+use thalweg_process::tool::{self, run_tool};
 use thalweg_process::{Error, Process};
 
 use super::netns::Namespace;
@@ -71,7 +71,7 @@ impl Relay {
             return Ok(0);
         }
         let name = namespace.name();
-        let told = tool::read("tc", &format!("-n {name} -s -j qdisc show dev {FAR} root"))?;
+        let told = tool::read_tool("tc", &format!("-n {name} -s -j qdisc show dev {FAR} root"))?;
         root_drops(&told).ok_or_else(|| {
             Error::system("cannot read what `tc` tells of the bottleneck")(std::io::Error::other(
                 format!("expected JSON with the field \"drops\", found {told:?}"),
@@ -87,7 +87,7 @@ impl Relay {
         relay_qdiscs(self, path)
             .into_iter()
             .try_for_each(|(interface, words)| {
-                run(
+                run_tool(
                     "tc",
                     &format!(
                         "-n {name} qdisc replace dev {interface} root handle {handle:x}: {words}"
@@ -95,7 +95,7 @@ impl Relay {
                 )
             })?;
         match (self, red_arguments(path)) {
-            (Self::Bottleneck, Some(words)) => run(
+            (Self::Bottleneck, Some(words)) => run_tool(
                 "tc",
                 &format!("-n {name} qdisc add dev {FAR} parent {handle:x}:1 {words}"),
             ),
@@ -160,12 +160,12 @@ pub(super) struct Tuner {
 impl Tuner {
     /// Starts it for the bottleneck in a namespace.
     pub(super) fn start(namespace: &Namespace) -> Result<Self, Error> {
-        let mut command = tool::command("tc");
+        let mut command = tool::program_command("tc");
         command
             .args(["-n", namespace.name(), "-batch", "-"])
             .stdin(Stdio::piped())
             .stdout(Stdio::null());
-        thalweg_process::tie(&mut command);
+        thalweg_process::tie_to_thread(&mut command);
         let mut process = Process::spawn_tied(&mut command)?;
         let commands = process.child_mut().stdin.take();
         let commands = commands

@@ -89,7 +89,7 @@ impl Remote {
             && !options.stacks.contains(&Side::Client)
         {
             let near = client.name();
-            tool::run("tc", &format!("-n {near} qdisc add dev {link} root {kind}"))?;
+            tool::run_tool("tc", &format!("-n {near} qdisc add dev {link} root {kind}"))?;
         }
         // Each direction has its own random sequence.
         let reverse_seed = path.seed ^ 0x5555_5555_5555_5555;

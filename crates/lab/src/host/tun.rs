@@ -10,7 +10,7 @@ use thalweg_link::engine::{Capacity, Direction};
 use thalweg_link::forward::Forwarder;
 use thalweg_link::quantity::Threshold;
 use thalweg_link::tun;
-use thalweg_process::tool::run;
+use thalweg_process::tool::run_tool;
 
 use super::netns::Namespace;
 use super::veth::{self, Endpoints};
@@ -42,13 +42,13 @@ impl Wire {
             let name = host.name();
             let (mtu, waiting) = (path.mtu, tun::WAITING_PACKETS);
             // Without link-local addresses, only packets of the hosts cross the link.
-            run(
+            run_tool(
                 "ip",
                 &format!(
                     "-n {name} link set {link} addrgenmode none mtu {mtu} txqueuelen {waiting}"
                 ),
             )?;
-            run("ip", &format!("-n {name} link set {link} up"))?;
+            run_tool("ip", &format!("-n {name} link set {link} up"))?;
         }
         veth::give_addresses(ends, path)?;
 

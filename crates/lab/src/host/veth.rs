@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use thalweg_process::tool::{batch, run};
+use thalweg_process::tool::{run_batch, run_tool};
 
 use super::Side;
 use super::netns::Namespace;
@@ -138,7 +138,7 @@ pub(super) fn join_hosts(
         .map(|relay| (relay.name(), NEAR))
         .chain([(ends.server.name(), INTERFACE)])
     {
-        run("ip", &wires.veth_arguments(near, far))?;
+        run_tool("ip", &wires.veth_arguments(near, far))?;
         for (end, commands) in [
             (near, wires.near_commands(near.1)),
             (far, wires.far_commands(far.1)),
@@ -164,7 +164,7 @@ pub(super) fn join_hosts(
     }
     for (namespace, mut commands) in lines {
         commands.push("link set lo up".to_owned());
-        batch(namespace, &commands)?;
+        run_batch(namespace, &commands)?;
     }
     Ok(())
 }
@@ -175,7 +175,7 @@ pub(super) fn give_addresses(ends: &Endpoints<'_>, path: &PathModel) -> Result<(
     for (host, side, interface) in &ends.host_interfaces() {
         let mut commands = ends.host_commands(&wires, *side, interface)?;
         commands.push("link set lo up".to_owned());
-        batch(host.name(), &commands)?;
+        run_batch(host.name(), &commands)?;
     }
     Ok(())
 }

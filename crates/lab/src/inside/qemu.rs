@@ -117,7 +117,7 @@ fn guest_needs(options: &Options, scenarios: &[Scenario], copies: &[Copy]) -> Re
         return Err(Error::Options(missing.join("; ")));
     }
     needs.programs = (programs.into_iter())
-        .filter_map(|(name, _)| Some((Path::new("/usr/bin").join(name), tool::find(name)?)))
+        .filter_map(|(name, _)| Some((Path::new("/usr/bin").join(name), tool::find_program(name)?)))
         .collect();
     for (copy, file) in copies.iter().zip(&options.scenarios) {
         let named = copy.named.iter();

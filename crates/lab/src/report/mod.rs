@@ -10,7 +10,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
-use thalweg_units::file::replace;
+use thalweg_units::file::replace_file;
 
 pub use finished::Finished;
 
@@ -192,8 +192,8 @@ pub(crate) fn write_report(
     scenario["report"] = ".".into();
     let document = build_document(environment, outcome.has_passed(), vec![scenario])?;
     let file = outcome.report.join("results.json");
-    replace(&file, format!("{document:#}\n")).map_err(Error::io("cannot write", file))?;
+    replace_file(&file, format!("{document:#}\n")).map_err(Error::io("cannot write", file))?;
     let file = outcome.report.join("report.html");
-    replace(&file, html::scenario_page(environment, outcome))
+    replace_file(&file, html::scenario_page(environment, outcome))
         .map_err(Error::io("cannot write", file))
 }

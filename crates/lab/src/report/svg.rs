@@ -9,7 +9,7 @@ use thalweg_report::sample::{self, Weighted};
 use thalweg_report::{
     COLOURS, LEFT, RIGHT, Scale, Shape, TOP, WIDTH, draw_grid_line, escape_html, open_picture,
 };
-use thalweg_units::figures::rate;
+use thalweg_units::figures::rate_text;
 
 use crate::figure::Unit;
 use crate::measure::Measure;
@@ -73,7 +73,7 @@ impl Plane {
 
     fn draw_axes(&self, svg: &mut String, outcome: &ScenarioOutcome) {
         for tick in self.scale.ticks() {
-            draw_grid_line(svg, self.y(tick), rate(tick));
+            draw_grid_line(svg, self.y(tick), rate_text(tick));
         }
         for round in round_ticks(self.rounds) {
             let _ = write!(
@@ -131,7 +131,7 @@ impl Plane {
                 "{}, connection {}: {} {}",
                 mode.mode,
                 connection.round + 1,
-                rate(connection.goodput_bps),
+                rate_text(connection.goodput_bps),
                 connection.error.as_deref().unwrap_or(&connection.arm)
             );
             shape.draw_shape(svg, self.x(*place), self.y(connection.goodput_bps), &label);
@@ -333,10 +333,10 @@ fn in_words(mode: &ModeOutcome) -> String {
         Some(figures) => format!(
             "{}: median {}, quartiles {} and {}, mean {}.",
             mode.mode,
-            rate(figures.median_bps),
-            rate(figures.lower_quartile_bps),
-            rate(figures.upper_quartile_bps),
-            rate(figures.mean_bps)
+            rate_text(figures.median_bps),
+            rate_text(figures.lower_quartile_bps),
+            rate_text(figures.upper_quartile_bps),
+            rate_text(figures.mean_bps)
         ),
         None => format!("{}: nothing measured.", mode.mode),
     }

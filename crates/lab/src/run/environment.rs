@@ -15,7 +15,7 @@ pub(super) fn describe_environment(
     stacks: Option<&Stacks>,
 ) -> Result<Environment, Error> {
     let name = nix::sys::utsname::uname().map_err(|errno| Error::system("uname")(errno.into()))?;
-    let version = tool::command("iperf3").arg("--version").output();
+    let version = tool::program_command("iperf3").arg("--version").output();
     let iperf3 = version
         .map(|output| {
             String::from_utf8_lossy(&output.stdout)

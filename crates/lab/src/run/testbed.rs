@@ -7,7 +7,7 @@ use std::slice;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-use thalweg_units::file::replace;
+use thalweg_units::file::replace_file;
 
 use super::RunContext;
 use super::paths::{apply_changes, traced_rates};
@@ -333,7 +333,7 @@ impl Testbed {
             }
             let body = agent.fetch_hosts()?;
             let file = report.join(format!("hosts-{}.json", mode.file_label()));
-            replace(&file, &body).map_err(Error::io("cannot write", file))?;
+            replace_file(&file, &body).map_err(Error::io("cannot write", file))?;
             hosts = agent::parse_hosts(&body);
             let log = report.join(format!("agent-{}.log", mode.file_label()));
             let from = agent.log_file().to_owned();
@@ -343,7 +343,7 @@ impl Testbed {
         }
         if let Some(policy) = policy {
             let file = report.join(format!("{}.json", mode.file_label()));
-            replace(&file, policy.show_policy()?).map_err(Error::io("cannot write", file))?;
+            replace_file(&file, policy.show_policy()?).map_err(Error::io("cannot write", file))?;
         }
         let remotes = scenario
             .remote_paths()

@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 
 use serde::Serialize;
-use thalweg_units::reader::{Table, whole};
+use thalweg_units::reader::{Table, whole_number};
 use thalweg_units::schema;
 use toml::de::DeValue;
 
@@ -44,7 +44,7 @@ impl Learning {
             table.wrong("arms", format!("{:?} again", arms[again]), "each once");
         }
         let window = |value: &DeValue<'_>| {
-            let segments = whole(value).and_then(|it| u32::try_from(it).ok());
+            let segments = whole_number(value).and_then(|it| u32::try_from(it).ok());
             let fits = |it: &u32| WINDOWS.contains(it) && it.is_multiple_of(2);
             segments.filter(fits).ok_or(None)
         };
@@ -53,7 +53,7 @@ impl Learning {
         let form = || schema::whole(WINDOWS);
         let windows = table.list("windows", MOST, &expected, window, form);
         let clamp = table.value("clamp").unwrap_or(false);
-        table.finish();
+        table.refuse_unknown_keys();
         table.is_sound().then_some(Self {
             arms,
             windows,

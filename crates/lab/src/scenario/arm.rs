@@ -4,9 +4,9 @@
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
-use thalweg_units::file::{MAX_FILE_BYTES, read as read_file};
+use thalweg_units::file::{MAX_FILE_BYTES, read_bytes as read_file};
 use thalweg_units::one_line;
-use thalweg_units::reader::{Table, quoted};
+use thalweg_units::reader::{Table, quote_piece};
 use thalweg_units::schema;
 
 use super::congestion_control;
@@ -64,18 +64,22 @@ pub(super) fn read_arms(tables: Vec<Table<'_>>, folder: &Path) -> Option<Vec<Arm
             reference_rate: table.value("reference_rate"),
             reference_rtt: table.value("reference_rtt"),
         };
-        table.finish();
+        table.refuse_unknown_keys();
         if !arm.name.is_empty() && arms.iter().any(|other| other.name == arm.name) {
             table.wrong(
                 "name",
-                format!("{} again", quoted(&arm.name)),
+                format!("{} again", quote_piece(&arm.name)),
                 "each [[arm]] once",
             );
         }
         if arm.load.contains(['/', '.']) {
             let file = folder.join(&arm.load);
             if let Err(error) = read_file(&file, MAX_FILE_BYTES) {
-                let found = format!("{} ({})", quoted(&arm.load), one_line(&error.to_string()));
+                let found = format!(
+                    "{} ({})",
+                    quote_piece(&arm.load),
+                    one_line(&error.to_string())
+                );
                 table.wrong("load", found, "a file that can be read");
             }
             arm.file = Some(file);

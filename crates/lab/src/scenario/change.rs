@@ -73,7 +73,7 @@ pub(super) fn read_changes(
             let expected = format!("what changes: {}", CHANGING.join(", "));
             table.fault_here("no change", &expected);
         }
-        table.finish();
+        table.refuse_unknown_keys();
         for (name, beginning) in beginnings {
             let last = changes.iter().rfind(|change| change.host == name);
             let before = last.map_or(beginning, |change| &change.path);

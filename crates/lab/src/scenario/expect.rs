@@ -6,7 +6,7 @@
 use std::fmt;
 
 use serde::{Serialize, Serializer};
-use thalweg_units::figures::time;
+use thalweg_units::figures::time_text;
 use thalweg_units::reader::{self, Table};
 use thalweg_units::schema;
 use toml::de::DeValue;
@@ -82,7 +82,7 @@ impl fmt::Display for Expectation {
         let bound = |value: f64| match (&self.relative_to, self.statistic.unit()) {
             (Some(reference), _) => format!("{value} × that of {reference}"),
             (None, Unit::BitsPerSecond) => Rate::from_bps(value as u64).to_string(),
-            (None, Unit::Microseconds) => time(value),
+            (None, Unit::Microseconds) => time_text(value),
             (None, _) => value.to_string(),
         };
         match (self.at_least, self.at_most) {
@@ -105,7 +105,7 @@ impl Known<'_> {
     /// Reads one `[[expect]]` table; none if there is a fault.
     pub(super) fn read_expectation(&self, mut table: Table<'_>) -> Option<Expectation> {
         let mode = self.take_mode(&mut table, "mode");
-        table.tell_required("mode");
+        table.declare_required("mode");
         if !table.has("mode") {
             table.fault(table.at, Some("mode"), "nothing", ModeError::EXPECTED);
         }
@@ -119,7 +119,7 @@ impl Known<'_> {
                 .take_mode(&mut table, "relative_to")
                 .map(Reference::Mode),
         };
-        table.tell("relative_to", || {
+        table.declare_key("relative_to", || {
             schema::any_of([schema::only("best-fixed"), mode_form()])
         });
         let arm: Option<String> = table.value("arm");
@@ -127,7 +127,7 @@ impl Known<'_> {
         let host: Option<String> = table.value("host");
         for key in ["at_least", "at_most"] {
             let forms = || [schema::any_number(), schema::rate(), schema::time()];
-            table.tell(key, || schema::any_of(forms()));
+            table.declare_key(key, || schema::any_of(forms()));
         }
         // The form of the bounds depends on it.
         let statistic = statistic?;
@@ -137,7 +137,7 @@ impl Known<'_> {
         };
         let at_least = take_bound(&mut table, "at_least", unit, statistic);
         let at_most = take_bound(&mut table, "at_most", unit, statistic);
-        table.finish();
+        table.refuse_unknown_keys();
         let expectation = Expectation {
             mode: mode?,
             statistic,
@@ -270,20 +270,20 @@ fn take_bound(
     match unit {
         Unit::BitsPerSecond => {
             let rate = |value: &DeValue<'_>| value.as_str()?.parse::<Rate>().ok();
-            let expected = format!("{}, {or_ratio}", reader::expected::<Rate>());
+            let expected = format!("{}, {or_ratio}", reader::expected_form::<Rate>());
             let rate = table.optional(key, rate, &expected, schema::rate);
             rate.map(|rate| rate.bps() as f64)
         }
         Unit::Microseconds => {
             let time = |value: &DeValue<'_>| value.as_str()?.parse::<Delay>().ok();
-            let expected = format!("{}, {or_ratio}", reader::expected::<Delay>());
+            let expected = format!("{}, {or_ratio}", reader::expected_form::<Delay>());
             let time = table.optional(key, time, &expected, schema::time);
             time.map(|time| time.us() as f64)
         }
         Unit::Share | Unit::Number => {
             let negative = statistic.may_be_negative();
             let fits = |value: &f64| value.is_finite() && (*value >= 0.0 || negative);
-            let number = |value: &DeValue<'_>| reader::number(value).filter(fits);
+            let number = |value: &DeValue<'_>| reader::any_number(value).filter(fits);
             let expected = match negative {
                 true => "a number",
                 false => "a number that is not negative",

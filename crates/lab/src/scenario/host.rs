@@ -81,7 +81,7 @@ pub(super) fn read_hosts(
         own.seed = own.seed.wrapping_add(count.into());
         own.take_keys(&mut table, folder);
         let paths = expand_hosts(&mut table, own);
-        table.finish();
+        table.refuse_unknown_keys();
         if path.is_some() {
             paths.iter().for_each(|path| path.check_values(&table));
         }

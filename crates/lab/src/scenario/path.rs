@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
-use thalweg_units::reader::{Table, whole};
+use thalweg_units::reader::{Table, whole_number};
 use thalweg_units::schema;
 use toml::de::DeValue;
 
@@ -130,7 +130,7 @@ impl GilbertElliott {
         let to_good = table.needed("to_good");
         let loss_good = table.value("loss_good").unwrap_or_default();
         let loss_bad = table.value("loss_bad").unwrap_or(Probability::ONE);
-        table.finish();
+        table.refuse_unknown_keys();
         let chain = Self {
             to_bad: to_bad?,
             to_good: to_good?,
@@ -151,7 +151,7 @@ impl PathModel {
     pub(super) fn read_change(&mut self, table: &mut Table<'_>) -> bool {
         let loss = table.value("loss");
         let chain = table
-            .sub("gilbert_elliott")
+            .take_table("gilbert_elliott")
             .and_then(GilbertElliott::from_table);
         if loss.is_some() || chain.is_some() {
             (self.loss, self.gilbert_elliott) = (loss, chain);
@@ -185,7 +185,7 @@ impl PathModel {
         self.offload = table.value("offload").unwrap_or(self.offload);
         self.family = table.value("family").unwrap_or(self.family);
         self.mtu = table.count("mtu", IPV4_MTU..=65_535).unwrap_or(self.mtu);
-        let seed = |value: &DeValue<'_>| u64::try_from(whole(value)?).ok();
+        let seed = |value: &DeValue<'_>| u64::try_from(whole_number(value)?).ok();
         let form = || schema::whole(0..=i64::MAX);
         let seed = table.optional("seed", seed, "a whole number from 0 to 2^63 - 1", form);
         self.seed = seed.unwrap_or(self.seed);

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use thalweg_policy::{Policy, Rule};
-use thalweg_units::file::{MAX_FILE_BYTES, read as read_file};
+use thalweg_units::file::{MAX_FILE_BYTES, read_bytes as read_file};
 use thalweg_units::one_line;
 use thalweg_units::reader::Table;
 use thalweg_units::schema;
@@ -37,7 +37,7 @@ pub(super) fn read_policies(tables: Vec<Table<'_>>, folder: &Path) -> Option<Vec
         let form = || schema::of_characters("A-Za-z0-9_-", 32);
         let name = table.required("name", "a name", policy_name, expected, form);
         let file: Option<PathBuf> = table.needed("file");
-        table.finish();
+        table.refuse_unknown_keys();
         let name = name.unwrap_or_default();
         if !name.is_empty() && policies.iter().any(|other| other.name == name) {
             table.wrong("name", format!("{name:?} again"), "each name once");
@@ -70,7 +70,7 @@ fn load_policy(table: &Table<'_>, name: String, file: PathBuf) -> Option<PolicyF
         policy.compile()?;
         Ok(policy)
     });
-    let policy = policy.map_err(|faults| table.add(faults)).ok()?;
+    let policy = policy.map_err(|faults| table.add_faults(faults)).ok()?;
     let learns = |rule: &&Rule| rule.actions.iter().any(|it| it.key.name == "learn_from");
     if let Some(rule) = policy.rules.iter().find(learns) {
         let found = format!("learn_from in rule {:?} of {}", rule.name, file.display());

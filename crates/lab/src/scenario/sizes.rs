@@ -4,7 +4,7 @@
 use std::fmt;
 
 use serde::{Serialize, Serializer};
-use thalweg_units::reader::{Table, number, whole};
+use thalweg_units::reader::{Table, any_number, whole_number};
 use thalweg_units::schema;
 use toml::de::DeValue;
 
@@ -37,7 +37,7 @@ impl Flows {
     /// Takes a number, or a list of them, up to `most`.
     pub(super) fn from_table(table: &mut Table<'_>, most: u32) -> Self {
         let number = |value: &DeValue<'_>| {
-            let number = whole(value).and_then(|number| u32::try_from(number).ok());
+            let number = whole_number(value).and_then(|number| u32::try_from(number).ok());
             number
                 .filter(|number| (1..=most).contains(number))
                 .ok_or(None)
@@ -109,14 +109,14 @@ impl Tail {
         let share = table.needed("share");
         let least: Option<Size> = table.needed("least");
         let exponent = |value: &DeValue<'_>| {
-            number(value).filter(|shape| (LEAST_SHAPE..=MOST_SHAPE).contains(shape))
+            any_number(value).filter(|shape| (LEAST_SHAPE..=MOST_SHAPE).contains(shape))
         };
         let expected = format!("a number from {LEAST_SHAPE} to {MOST_SHAPE}");
         let shape = table.required("shape", "the exponent", exponent, &expected, || {
             serde_json::json!({ "type": "number", "minimum": LEAST_SHAPE, "maximum": MOST_SHAPE })
         });
         let most: Option<Size> = table.needed("most");
-        table.finish();
+        table.refuse_unknown_keys();
         if let (Some(least), Some(most)) = (least, most)
             && (least.bytes() == 0 || most <= least)
         {
@@ -144,7 +144,7 @@ impl Sizes {
             is_it.then(|| format!("at least {least} bytes"))
         };
         let bytes = table.values("bytes", MOST_NUMBERS, too_small);
-        let Some(mut sizes) = table.sub("sizes") else {
+        let Some(mut sizes) = table.take_table("sizes") else {
             return match &bytes[..] {
                 [] => Self::Each(Size::from_bytes(10_000)),
                 [always] => Self::Each(*always),
@@ -153,8 +153,8 @@ impl Sizes {
         };
         let median: Option<Size> = sizes.needed("median");
         let mean: Option<Size> = sizes.needed("mean");
-        let tail = sizes.sub("tail").and_then(Tail::from_table);
-        sizes.finish();
+        let tail = sizes.take_table("tail").and_then(Tail::from_table);
+        sizes.refuse_unknown_keys();
         if let (Some(median), Some(mean)) = (median, mean)
             && (median.bytes() == 0 || mean <= median)
         {

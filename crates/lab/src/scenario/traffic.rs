@@ -245,7 +245,7 @@ impl Traffic {
     pub(super) fn from_table(mut table: Table<'_>) -> Option<Self> {
         let mut traffic = Self::default();
         // The other keys depend on the kind.
-        let name = table.kind(Some("bulk"))?;
+        let name = table.take_kind(Some("bulk"))?;
         let connections = table.count("connections", 1..=10_000);
         traffic.connections = connections.unwrap_or(traffic.connections);
         if !matches!(name, Name::Short) {
@@ -282,7 +282,7 @@ impl Traffic {
                 idle: table.value("idle").unwrap_or(Delay::from_us(10_000)),
             },
         };
-        table.finish();
+        table.refuse_unknown_keys();
         let duration = traffic.duration;
         if let Some(warmup) = traffic.warmup
             && warmup >= duration
@@ -312,7 +312,7 @@ impl Against {
             );
             against.cc = cc.unwrap_or_default();
             against.flows = table.count("flows", 1..=100).unwrap_or(against.flows);
-            table.finish();
+            table.refuse_unknown_keys();
         }
         against
     }

@@ -121,7 +121,7 @@ fn curl_configuration(plan: &Plan, page: &Page) -> String {
 }
 
 fn run_curl(web: &Web, request: &str) -> io::Result<String> {
-    let mut command = Command::new(tool::find("curl").unwrap_or_else(|| "curl".into()));
+    let mut command = Command::new(tool::find_program("curl").unwrap_or_else(|| "curl".into()));
     let mut child = command
         .args(["--disable", "--silent", "--parallel", "--parallel-max"])
         .arg(web.at_once.to_string())

@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 use std::path::Path;
 
 use thalweg_process::tool;
-use thalweg_units::prefix::{MAPPED, Prefix, bits};
+use thalweg_units::prefix::{MAPPED, Prefix, address_bits};
 
 use crate::error::Error;
 
@@ -14,7 +14,7 @@ use crate::error::Error;
 /// # Errors
 /// `ip` is missing or fails.
 pub fn route_destinations() -> Result<Vec<Prefix>, Error> {
-    Ok(parse_destinations(&tool::read(
+    Ok(parse_destinations(&tool::read_tool(
         "ip",
         "-4 route show table all",
     )?))
@@ -45,7 +45,10 @@ pub fn free_address(
 ) -> Option<u32> {
     ranges.iter().find_map(|range| {
         let first = range.to_bits() + (number << (32 - prefix));
-        let own = Prefix::of(bits(Ipv4Addr::from_bits(first).into()), MAPPED + prefix);
+        let own = Prefix::of(
+            address_bits(Ipv4Addr::from_bits(first).into()),
+            MAPPED + prefix,
+        );
         let used = routes.iter().any(|route| route.overlaps(own));
         (!used).then_some(first)
     })

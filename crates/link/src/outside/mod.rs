@@ -146,7 +146,7 @@ fn v6_of(number: u32) -> u16 {
 
 /// By address translation; this process has the rights.
 fn by_nat() -> Result<(Endpoints, Outside), Error> {
-    if tool::find("nft").is_none() {
+    if tool::find_program("nft").is_none() {
         return Err(Error::Missing(
             "--outside translates addresses with nft; install the package nftables (all but \
              --outside works without)"

@@ -99,7 +99,7 @@ fn nft_error(said: String) -> Error {
 }
 
 fn nft_command(arguments: &[&str]) -> Command {
-    let mut command = tool::command("nft");
+    let mut command = tool::program_command("nft");
     command.args(arguments);
     command
 }

@@ -41,7 +41,7 @@ pub(super) struct Families {
 /// # Errors
 /// [`Error::Missing`] names the package, and what works without.
 pub(super) fn find_pasta() -> Result<PathBuf, Error> {
-    tool::find("pasta").ok_or_else(|| {
+    tool::find_program("pasta").ok_or_else(|| {
         Error::Missing(
             "--outside needs pasta where the user is not root; install the package passt, or run \
              it as root (all but --outside works without)"
@@ -56,7 +56,7 @@ pub(super) fn find_pasta() -> Result<PathBuf, Error> {
 /// [`Error::Missing`] if there is none.
 pub(super) fn routed_families() -> Result<Families, Error> {
     let has = |family: &str| -> Result<bool, Error> {
-        let routes = tool::read("ip", &format!("{family} route show default"))?;
+        let routes = tool::read_tool("ip", &format!("{family} route show default"))?;
         Ok(routes.contains(" dev "))
     };
     let found = Families {
@@ -92,7 +92,7 @@ pub(super) fn start_pasta(
     let errors = said
         .try_clone()
         .map_err(Error::system("cannot duplicate a descriptor"))?;
-    let mut command = tool::command("pasta");
+    let mut command = tool::program_command("pasta");
     command
         .args(["--foreground", "--quiet", "--stderr", "--config-net"])
         .args(["--ns-ifname", DEVICE, "--mtu", &MTU_BYTES.to_string()])

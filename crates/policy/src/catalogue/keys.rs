@@ -1,6 +1,6 @@
 //! The table itself.
 
-use super::{Does, Key, Stage, Unit};
+use super::{KernelOperation, Key, Stage, Unit};
 use crate::Version;
 
 pub(super) const SOL_IP: u16 = 0;
@@ -12,12 +12,12 @@ const CONNECT: u8 = Stage::Connect.bit();
 const LISTEN: u8 = Stage::Listen.bit();
 const ASKED: u8 = Stage::Asked.bit();
 const ESTABLISHED: u8 = Stage::Established.bit();
-const LATER: u8 = Stage::Retransmission.bit() | Stage::Rto.bit() | Stage::Rtt.bit();
+const LATER_STAGES: u8 = Stage::Retransmission.bit() | Stage::Rto.bit() | Stage::Rtt.bit();
 const CLOSE: u8 = Stage::Close.bit();
 /// As soon as the flow is known: with the SYN if this machine opens it.
 const OPENING: u8 = CONNECT | ESTABLISHED;
 /// While a connection lives, and on listeners, from which accepted connections inherit.
-const LIVING: u8 = CONNECT | LISTEN | ESTABLISHED | LATER;
+const LIVING: u8 = CONNECT | LISTEN | ESTABLISHED | LATER_STAGES;
 
 const INT_MAX: u32 = i32::MAX as u32;
 const US: Unit = Unit::Time(1);
@@ -27,20 +27,20 @@ const S: Unit = Unit::Time(1_000_000);
 const BUFFER_TRAP: &str = "A fixed buffer ends the kernel's autotuning of it. The kernel doubles \
     the value; net.core.{w,r}mem_max caps it first.";
 
-const fn number(level: u16, name: u16) -> Does {
-    Does::SetNumber { level, name }
+const fn set_number(level: u16, name: u16) -> KernelOperation {
+    KernelOperation::SetNumber { level, name }
 }
 
-const fn text(level: u16, name: u16) -> Does {
-    Does::SetText { level, name }
+const fn set_text(level: u16, name: u16) -> KernelOperation {
+    KernelOperation::SetText { level, name }
 }
 
-const fn socket(name: u16) -> Does {
-    number(SOL_SOCKET, name)
+const fn socket(name: u16) -> KernelOperation {
+    set_number(SOL_SOCKET, name)
 }
 
-const fn tcp(name: u16) -> Does {
-    number(SOL_TCP, name)
+const fn tcp(name: u16) -> KernelOperation {
+    set_number(SOL_TCP, name)
 }
 
 /// A key per row: name; the kernel's name and how the program applies it; unit, range, stages of
@@ -76,25 +76,25 @@ macro_rules! maybe {
 }
 
 keys! {
-    timeout_init: "BPF_SOCK_OPS_TIMEOUT_INIT", Does::TimeoutInit,
+    timeout_init: "BPF_SOCK_OPS_TIMEOUT_INIT", KernelOperation::TimeoutInit,
         US, (1_000, 120_000_000), ASKED, 0, (4, 13),
         "First retransmission timeout of the SYN and the SYN-ACK.";
-    rwnd_init: "BPF_SOCK_OPS_RWND_INIT", Does::RwndInit,
+    rwnd_init: "BPF_SOCK_OPS_RWND_INIT", KernelOperation::RwndInit,
         Unit::Number, (1, 65_535), ASKED, 0, (4, 13),
         "Initial receive window, in packets."
         trap "From Linux 4.20 on it can only lower the window, which begins with as much as the \
             buffer and 64 KiB allow.";
-    needs_ecn: "BPF_SOCK_OPS_NEEDS_ECN", Does::NeedsEcn,
+    needs_ecn: "BPF_SOCK_OPS_NEEDS_ECN", KernelOperation::NeedsEcn,
         Unit::Flag, (0, 1), ASKED, 0, (4, 13),
         "Negotiates ECN, whatever net.ipv4.tcp_ecn says; false leaves it to that.";
-    base_rtt: "BPF_SOCK_OPS_BASE_RTT", Does::BaseRtt,
+    base_rtt: "BPF_SOCK_OPS_BASE_RTT", KernelOperation::BaseRtt,
         US, (1, 10_000_000), ASKED, 0, (4, 15),
         "Round-trip time without queues, told to a congestion control that asks."
         trap "Of the kernel's own congestion controls, only nv asks for it.";
-    congestion: "TCP_CONGESTION", text(SOL_TCP, 13),
+    congestion: "TCP_CONGESTION", set_text(SOL_TCP, 13),
         Unit::Congestion, (1, 15), ESTABLISHED, LIVING, (4, 13),
         "Congestion control. `arms.load` loads its module; the kernel does not.";
-    learn_from: "", Does::LearnFrom,
+    learn_from: "", KernelOperation::LearnFrom,
         Unit::Arms, (1, 16), ESTABLISHED, 0, (4, 13),
         "The learner chooses among these only.";
     initial_window: "TCP_BPF_IW", tcp(1001),
@@ -102,7 +102,7 @@ keys! {
         "Initial congestion window, in packets."
         trap "It fails once the connection has sent data, as open connections have.";
     cwnd_clamp: "TCP_BPF_SNDCWND_CLAMP", tcp(1002),
-        Unit::Number, (1, INT_MAX), ESTABLISHED, ESTABLISHED | LATER, (4, 13),
+        Unit::Number, (1, INT_MAX), ESTABLISHED, ESTABLISHED | LATER_STAGES, (4, 13),
         "Maximum congestion window, in packets."
         trap "It sets the slow-start threshold as well, and lowers the initial window.";
     delack_max: "TCP_BPF_DELACK_MAX", tcp(1003),
@@ -174,37 +174,37 @@ keys! {
     mark: "SO_MARK", socket(36),
         Unit::Number, (0, u32::MAX), OPENING, LIVING, (4, 13),
         "Mark for routing rules and filters.";
-    bind_to_device: "SO_BINDTODEVICE", text(SOL_SOCKET, 25),
+    bind_to_device: "SO_BINDTODEVICE", set_text(SOL_SOCKET, 25),
         Unit::Device, (1, 15), LISTEN, LISTEN, (5, 8),
         "Network device of a listener and of the connections that it accepts.";
     tx_rehash: "SO_TXREHASH", socket(74),
         Unit::Flag, (0, 1), OPENING, LIVING, (5, 18),
         "Retransmissions may take another path.";
-    tos: "IP_TOS", number(SOL_IP, 1),
+    tos: "IP_TOS", set_number(SOL_IP, 1),
         Unit::Number, (0, 255), OPENING, LIVING, (4, 17),
         "Type of service (IPv4); its two ECN bits stay TCP's own."
         trap "The kernel derives the priority from it, unless the rule sets `priority`.";
-    tclass: "IPV6_TCLASS", number(SOL_IPV6, 67),
+    tclass: "IPV6_TCLASS", set_number(SOL_IPV6, 67),
         Unit::Number, (0, 255), OPENING, LIVING, (4, 16),
         "Traffic class (IPv6); its two ECN bits stay TCP's own.";
-    autoflowlabel: "IPV6_AUTOFLOWLABEL", number(SOL_IPV6, 70),
+    autoflowlabel: "IPV6_AUTOFLOWLABEL", set_number(SOL_IPV6, 70),
         Unit::Flag, (0, 1), OPENING, LIVING, (6, 1),
         "Flow label from the connection's hash (IPv6).";
     save_syn: "TCP_SAVE_SYN", tcp(27),
         Unit::Flag, (0, 1), LISTEN, LISTEN, (4, 20),
         "Listeners keep the headers of each SYN for the application.";
-    reflect_tos: "TCP_SAVED_SYN", Does::ReflectTos,
+    reflect_tos: "TCP_SAVED_SYN", KernelOperation::ReflectTos,
         Unit::Only, (1, 1), ESTABLISHED, 0, (4, 20),
         "Accepted connections have the SYN's type of service or traffic class.";
-    send_option: "BPF_SOCK_OPS_WRITE_HDR_OPT_CB", Does::SendOption,
+    send_option: "BPF_SOCK_OPS_WRITE_HDR_OPT_CB", KernelOperation::SendOption,
         Unit::Option, (0, u32::MAX), CONNECT | LISTEN, 0, (5, 10),
         "Sends these 32 bits, or a hash of the congestion control's name, in TCP option \
         253 of the SYN or SYN-ACK.";
-    read_option: "BPF_SOCK_OPS_PARSE_HDR_OPT_CB", Does::ReadOption,
+    read_option: "BPF_SOCK_OPS_PARSE_HDR_OPT_CB", KernelOperation::ReadOption,
         Unit::Only, (1, 1), ESTABLISHED, 0, (5, 10),
         "Counts and reports the peer's option.";
-    statistics: "BPF_SOCK_OPS_RTT_CB", Does::Statistics,
-        US, (0, 3_600_000_000), Stage::Rtt.bit(), LATER | CLOSE, (5, 3),
+    statistics: "BPF_SOCK_OPS_RTT_CB", KernelOperation::Statistics,
+        US, (0, 3_600_000_000), Stage::Rtt.bit(), LATER_STAGES | CLOSE, (5, 3),
         "An event with what the flow delivered, lost and measured, at most once in this \
         time; \"0\": always.";
 }

@@ -27,7 +27,12 @@ const DATA_RETRIES: u32 = 15;
 
 /// Time from the first SYN until the kernel gives up (`tcp_write_timeout`). The first `linear`
 /// timeouts do not double and do not count as retransmissions. None is above `longest`.
-fn patience(first: Duration, longest: Duration, retransmissions: u32, linear: u32) -> Duration {
+fn total_timeout(
+    first: Duration,
+    longest: Duration,
+    retransmissions: u32,
+    linear: u32,
+) -> Duration {
     let mut timeout = first.min(longest);
     let mut total = timeout;
     for retransmission in 1..=(retransmissions + linear).min(RETRIES_MAX) {
@@ -40,12 +45,12 @@ fn patience(first: Duration, longest: Duration, retransmissions: u32, linear: u3
 }
 
 /// Time from the first SYN until the kernel gives up with its own timeouts.
-fn default_patience(retransmissions: u32, linear: u32) -> Duration {
-    patience(FIRST_TIMEOUT, LONGEST_TIMEOUT, retransmissions, linear)
+fn default_timeout(retransmissions: u32, linear: u32) -> Duration {
+    total_timeout(FIRST_TIMEOUT, LONGEST_TIMEOUT, retransmissions, linear)
 }
 
 /// The least number of retransmissions with which a handshake is tried no shorter than by default.
-fn patient_count(
+fn count_for_default_timeout(
     first: Duration,
     longest: Duration,
     default_count: u32,
@@ -53,13 +58,13 @@ fn patient_count(
 ) -> Option<u32> {
     (1..=RETRIES_MAX).find(|&count| {
         linear.iter().all(|&linear| {
-            patience(first, longest, count, linear) >= default_patience(default_count, linear)
+            total_timeout(first, longest, count, linear) >= default_timeout(default_count, linear)
         })
     })
 }
 
 /// A time for a message: seconds once there are some.
-fn rounded(time: Duration) -> String {
+fn rounded_time(time: Duration) -> String {
     if time >= Duration::from_secs(10) {
         format!("{:.0} s", time.as_secs_f64())
     } else if time >= Duration::from_secs(1) {
@@ -82,15 +87,15 @@ impl Rule {
 
     /// Warns of timers that end a handshake sooner, of windows that restart sooner, and of a timeout
     /// that is not taken back to the machine's own.
-    pub(super) fn timers(&self, rto_min_us: Option<u32>, warnings: &mut Vec<Warning>) {
+    pub(super) fn warn_of_timers(&self, rto_min_us: Option<u32>, warnings: &mut Vec<Warning>) {
         let direction = self.conditions.direction;
         if direction != Some(Direction::Passive) {
-            self.connect_patience(warnings);
+            self.check_connect_timeout(warnings);
         }
         if direction != Some(Direction::Active) {
-            self.accept_patience(warnings);
+            self.check_accept_timeout(warnings);
         }
-        self.data_patience(warnings);
+        self.check_data_timeout(warnings);
         let rto_min_us = rto_min_us.unwrap_or(RTO_MIN_US);
         if rto_min_us != RTO_MIN_US {
             self.taken_back(rto_min_us, warnings);
@@ -100,7 +105,7 @@ impl Rule {
     }
 
     /// The longest timeout at a stage, and the setting of it.
-    fn longest(&self, stage: Stage) -> (Option<&Action>, Duration) {
+    fn longest_timeout(&self, stage: Stage) -> (Option<&Action>, Duration) {
         match self.number_at("rto_max", stage) {
             Some((action, ms)) => (Some(action), Duration::from_millis(ms.into())),
             None => (None, LONGEST_TIMEOUT),
@@ -108,25 +113,25 @@ impl Rule {
     }
 
     /// `connect()` gives up after a number of SYNs, whatever the time between them.
-    fn connect_patience(&self, warnings: &mut Vec<Warning>) {
+    fn check_connect_timeout(&self, warnings: &mut Vec<Warning>) {
         let timeout = self.number_at("timeout_init", Stage::Asked);
         let count = self.number_at("syn_count", Stage::Connect);
-        let (capped, longest) = self.longest(Stage::Connect);
+        let (capped, longest) = self.longest_timeout(Stage::Connect);
         let Some(action) = timeout.or(count).map(|it| it.0).or(capped) else {
             return;
         };
         let first = timeout.map_or(FIRST_TIMEOUT, |(_, us)| Duration::from_micros(us.into()));
         let own = count.map_or(SYN_RETRIES, |(_, count)| count);
         let linear = [0, LINEAR_TIMEOUTS];
-        let enough = patient_count(first, longest, SYN_RETRIES, &linear);
+        let enough = count_for_default_timeout(first, longest, SYN_RETRIES, &linear);
         if enough.is_some_and(|enough| own >= enough) {
             return;
         }
-        let ours = rounded(patience(first, longest, own, LINEAR_TIMEOUTS));
-        let default = default_patience(SYN_RETRIES, LINEAR_TIMEOUTS);
+        let ours = rounded_time(total_timeout(first, longest, own, LINEAR_TIMEOUTS));
+        let default = default_timeout(SYN_RETRIES, LINEAR_TIMEOUTS);
         let mut message = format!(
             "connect() to a silent address gives up after {ours} instead of {}",
-            rounded(default)
+            rounded_time(default)
         );
         if let Some(enough) = enough {
             message.push_str(&format!("; `syn_count = {enough}` keeps it as patient"));
@@ -136,27 +141,27 @@ impl Rule {
             Some(_) => WarningKind::Incomplete,
             None => WarningKind::Trap,
         };
-        warnings.push(self.warning(kind, action.at, message));
+        warnings.push(self.new_warning(kind, action.at, message));
     }
 
     /// A listener gives up after a number of SYN-ACKs, whatever the time between them.
-    fn accept_patience(&self, warnings: &mut Vec<Warning>) {
+    fn check_accept_timeout(&self, warnings: &mut Vec<Warning>) {
         let timeout = self.number_at("timeout_init", Stage::Asked);
         let count = self.number_at("syn_count", Stage::Listen);
-        let (capped, longest) = self.longest(Stage::Listen);
+        let (capped, longest) = self.longest_timeout(Stage::Listen);
         let Some(action) = timeout.or(count).map(|it| it.0).or(capped) else {
             return;
         };
         let first = timeout.map_or(FIRST_TIMEOUT, |(_, us)| Duration::from_micros(us.into()));
         let own = count.map_or(SYNACK_RETRIES, |(_, count)| count);
-        let enough = patient_count(first, longest, SYNACK_RETRIES, &[0]);
+        let enough = count_for_default_timeout(first, longest, SYNACK_RETRIES, &[0]);
         if enough.is_some_and(|enough| own >= enough) {
             return;
         }
         let message = format!(
             "a peer has {} to answer the SYN-ACK instead of {}{}",
-            rounded(patience(first, longest, own, 0)),
-            rounded(default_patience(SYNACK_RETRIES, 0)),
+            rounded_time(total_timeout(first, longest, own, 0)),
+            rounded_time(default_timeout(SYNACK_RETRIES, 0)),
             match enough {
                 Some(enough) => format!(
                     "; `direction = \"active\"` leaves SYN-ACKs alone, `on.listen = {{ syn_count \
@@ -169,12 +174,12 @@ impl Rule {
             Some(_) => WarningKind::Incomplete,
             None => WarningKind::Trap,
         };
-        warnings.push(self.warning(kind, action.at, message));
+        warnings.push(self.new_warning(kind, action.at, message));
     }
 
     /// The kernel gives a connection up after the time that its timeouts take together
     /// (`tcp_model_timeout`), or after `user_timeout`.
-    fn data_patience(&self, warnings: &mut Vec<Warning>) {
+    fn check_data_timeout(&self, warnings: &mut Vec<Warning>) {
         let capped = self.actions.iter().find_map(|action| match action.value {
             Value::Number(ms) if action.key.name == "rto_max" => Some((action, ms)),
             _ => None,
@@ -184,19 +189,19 @@ impl Rule {
             return;
         };
         let least = Duration::from_micros(RTO_MIN_US.into());
-        let default = patience(least, LONGEST_TIMEOUT, DATA_RETRIES, 0);
-        let ours = patience(least, Duration::from_millis(ms.into()), DATA_RETRIES, 0);
+        let default = total_timeout(least, LONGEST_TIMEOUT, DATA_RETRIES, 0);
+        let ours = total_timeout(least, Duration::from_millis(ms.into()), DATA_RETRIES, 0);
         if ours >= default {
             return;
         }
         let message = format!(
             "data that nobody acknowledges ends the connection after {} instead of {} \
              (net.ipv4.tcp_retries2); `user_timeout = \"{}s\"` keeps it as patient",
-            rounded(ours),
-            rounded(default),
+            rounded_time(ours),
+            rounded_time(default),
             default.as_secs() + 1,
         );
-        warnings.push(self.warning(WarningKind::Incomplete, action.at, message));
+        warnings.push(self.new_warning(WarningKind::Incomplete, action.at, message));
     }
 
     /// A timeout that is shortened for repairs is taken back at the first measured round trip, whether or
@@ -221,7 +226,7 @@ impl Rule {
             text(us),
             text(rto_min_us)
         );
-        warnings.push(self.warning(WarningKind::Incomplete, action.at, message));
+        warnings.push(self.new_warning(WarningKind::Incomplete, action.at, message));
     }
 
     /// After a pause longer than the retransmission timeout the congestion window restarts.
@@ -258,7 +263,7 @@ impl Rule {
                  \"{time}\" }}` with `on.rtt = {{ rto_min = \"{own}\" }}` leaves connections \
                  alone that lose nothing"
             );
-            warnings.push(self.warning(WarningKind::Incomplete, action.at, message));
+            warnings.push(self.new_warning(WarningKind::Incomplete, action.at, message));
         }
     }
 }
@@ -269,7 +274,7 @@ mod tests {
 
     fn seconds(first_ms: u64, count: u32, linear: u32) -> f64 {
         let first = Duration::from_millis(first_ms);
-        patience(first, LONGEST_TIMEOUT, count, linear).as_secs_f64()
+        total_timeout(first, LONGEST_TIMEOUT, count, linear).as_secs_f64()
     }
 
     #[test]
@@ -289,7 +294,8 @@ mod tests {
         let linear = [0, LINEAR_TIMEOUTS];
         for first_ms in [1, 10, 20, 100, 999, 1000, 3000] {
             let first = Duration::from_millis(first_ms);
-            let count = patient_count(first, LONGEST_TIMEOUT, SYN_RETRIES, &linear).unwrap();
+            let count =
+                count_for_default_timeout(first, LONGEST_TIMEOUT, SYN_RETRIES, &linear).unwrap();
             assert!(seconds(first_ms, count, 0) >= 127.0, "{first_ms} ms");
             assert!(seconds(first_ms, count, 4) >= 131.0, "{first_ms} ms");
             let less = count - 1;

@@ -2,7 +2,7 @@
 
 use thalweg_units::grammar;
 use thalweg_units::prefix::{Prefix, PrefixError};
-use thalweg_units::reader::{Table, describe, quoted, whole};
+use thalweg_units::reader::{Table, describe_value, quote_piece, whole_number};
 use thalweg_units::schema;
 use toml::Spanned;
 use toml::de::DeValue;
@@ -30,7 +30,7 @@ const NAME_MAX: usize = thalweg_bpf_types::raw::THALWEG_POLICY_NAME as usize - 1
 
 type Item<T> = Result<T, Option<String>>;
 
-pub(super) fn prefix(value: &DeValue<'_>) -> Item<Prefix> {
+pub(super) fn parse_prefix(value: &DeValue<'_>) -> Item<Prefix> {
     let text = value.as_str().ok_or(None)?;
     Prefix::parse(text).map_err(|error| match error {
         PrefixError::Malformed => None,
@@ -41,7 +41,7 @@ pub(super) fn prefix(value: &DeValue<'_>) -> Item<Prefix> {
     })
 }
 
-pub(super) fn ports(value: &DeValue<'_>) -> Item<Ports> {
+pub(super) fn parse_ports(value: &DeValue<'_>) -> Item<Ports> {
     let port = |text: &str| match text.parse() {
         Ok(port @ 1..=u16::MAX) if text.bytes().all(|byte| byte.is_ascii_digit()) => Some(port),
         _ => None,
@@ -53,7 +53,7 @@ pub(super) fn ports(value: &DeValue<'_>) -> Item<Ports> {
                 last: port(last)?,
             })
         }),
-        other => whole(other)
+        other => whole_number(other)
             .and_then(|port| u16::try_from(port).ok())
             .filter(|&port| port > 0)
             .map(|port| Ports {
@@ -75,12 +75,12 @@ pub(super) fn ports_form() -> schema::Form {
     schema::any_of([port, schema::pattern("^[0-9]+-[0-9]+$")])
 }
 
-pub(super) fn cgroup(value: &DeValue<'_>) -> Item<String> {
+pub(super) fn parse_cgroup(value: &DeValue<'_>) -> Item<String> {
     let text = value.as_str().ok_or(None)?;
     crate::parse_cgroup(text).ok_or(None)
 }
 
-pub(super) fn container(value: &DeValue<'_>) -> Item<Selector> {
+pub(super) fn parse_container(value: &DeValue<'_>) -> Item<Selector> {
     let text = value.as_str().ok_or(None)?;
     Selector::parse(text).ok_or(None)
 }
@@ -89,7 +89,7 @@ pub(super) fn same_prefix(table: &mut Table<'_>) -> Option<SamePrefix> {
     const KEY: &str = "same_prefix";
     const EXPECTED: &str = "a number of bits from 1 to 128 (IPv6), or { ipv6 = 1 to 128, \
                             ipv4 = 1 to 32 }";
-    table.tell(KEY, || {
+    table.declare_key(KEY, || {
         let bits = |most: u32| schema::whole(1..=most);
         let keys = [
             ("ipv6".to_owned(), bits(128)),
@@ -102,14 +102,14 @@ pub(super) fn same_prefix(table: &mut Table<'_>) -> Option<SamePrefix> {
     let value = table.take(KEY)?;
     let at = value.span().start;
     let bits = |value: &DeValue<'_>, most: i64| {
-        let bits = whole(value).filter(|bits| (1..=most).contains(bits));
+        let bits = whole_number(value).filter(|bits| (1..=most).contains(bits));
         bits.and_then(|bits| u8::try_from(bits).ok())
     };
     let entries = match value.get_ref() {
         DeValue::Table(entries) if !entries.is_empty() => entries,
         one => {
             let Some(ipv6) = bits(one, 128) else {
-                table.fault(at, Some(KEY), describe(one), EXPECTED);
+                table.fault(at, Some(KEY), describe_value(one), EXPECTED);
                 return None;
             };
             return Some(SamePrefix {
@@ -127,7 +127,7 @@ pub(super) fn same_prefix(table: &mut Table<'_>) -> Option<SamePrefix> {
             "ipv6" => (&mut same.ipv6, 128),
             "ipv4" => (&mut same.ipv4, 32),
             other => {
-                let found = format!("the unknown key {}", quoted(other));
+                let found = format!("the unknown key {}", quote_piece(other));
                 table.fault(key.span().start, Some(KEY), found, "ipv6 or ipv4");
                 continue;
             }
@@ -135,7 +135,7 @@ pub(super) fn same_prefix(table: &mut Table<'_>) -> Option<SamePrefix> {
         *slot = bits(value.get_ref(), most);
         if slot.is_none() {
             let expected = format!("a number of bits from 1 to {most}");
-            let found = describe(value.get_ref());
+            let found = describe_value(value.get_ref());
             table.fault(value.span().start, Some(KEY), found, expected);
         }
     }
@@ -148,17 +148,17 @@ pub(super) fn direction_form() -> schema::Form {
     schema::words(DIRECTIONS.map(Direction::name))
 }
 
-pub(super) fn direction(value: &DeValue<'_>) -> Option<Direction> {
+pub(super) fn parse_direction(value: &DeValue<'_>) -> Option<Direction> {
     let word = value.as_str()?;
     DIRECTIONS
         .into_iter()
         .find(|direction| direction.name() == word)
 }
 
-pub(super) fn netns(value: &DeValue<'_>) -> Option<Namespace> {
+pub(super) fn parse_netns(value: &DeValue<'_>) -> Option<Namespace> {
     match value.as_str() {
         Some(text) => Namespace::parse(text),
-        None => whole(value)
+        None => whole_number(value)
             .and_then(|cookie| u64::try_from(cookie).ok())
             .filter(|&cookie| cookie > 0)
             .map(Namespace::Cookie),
@@ -170,33 +170,37 @@ pub(super) fn netns_form() -> schema::Form {
 }
 
 /// A share times 2^32.
-pub(super) fn share(value: &DeValue<'_>) -> Option<u64> {
-    value.as_str().and_then(grammar::share)
+pub(super) fn parse_share(value: &DeValue<'_>) -> Option<u64> {
+    value.as_str().and_then(grammar::parse_share)
 }
 
 /// The value of a key.
-pub(super) fn of(table: &Table<'_>, key: &Key, value: &Spanned<DeValue<'_>>) -> Option<Value> {
+pub(super) fn read_value(
+    table: &Table<'_>,
+    key: &Key,
+    value: &Spanned<DeValue<'_>>,
+) -> Option<Value> {
     if key.unit == Unit::Arms {
-        return arms(table, key, value);
+        return parse_arms(table, key, value);
     }
-    let parsed = parse(key, value.get_ref());
+    let parsed = parse_value(key, value.get_ref());
     if parsed.is_none() {
-        let found = describe(value.get_ref());
-        let expected = key.expected_in_units();
+        let found = describe_value(value.get_ref());
+        let expected = key.accepted_values_with_units();
         table.fault(value.span().start, Some(key.name), found, expected);
     }
     parsed
 }
 
-fn parse(key: &Key, value: &DeValue<'_>) -> Option<Value> {
+fn parse_value(key: &Key, value: &DeValue<'_>) -> Option<Value> {
     let text = value.as_str();
     let number = match key.unit {
         Unit::Flag => u64::from(value.as_bool()?),
         Unit::Only => u64::from(value.as_bool().filter(|&on| on)?),
-        Unit::Number => u64::try_from(whole(value)?).ok()?,
-        Unit::Bytes => grammar::bytes(text?)?,
+        Unit::Number => u64::try_from(whole_number(value)?).ok()?,
+        Unit::Bytes => grammar::parse_bytes(text?)?,
         Unit::Time(us) => {
-            let micros = u64::try_from(grammar::duration(text?)?.as_micros()).ok()?;
+            let micros = u64::try_from(grammar::parse_duration(text?)?.as_micros()).ok()?;
             let us = u64::from(us);
             micros.is_multiple_of(us).then(|| micros / us)?
         }
@@ -210,7 +214,7 @@ fn parse(key: &Key, value: &DeValue<'_>) -> Option<Value> {
             return Some(Value::Text(name.to_owned()));
         }
         Unit::Option if text == Some("congestion") => return Some(Value::Congestion),
-        Unit::Option => u64::try_from(whole(value)?).ok()?,
+        Unit::Option => u64::try_from(whole_number(value)?).ok()?,
         Unit::Arms => return None,
     };
     let (least, most) = key.range;
@@ -220,7 +224,7 @@ fn parse(key: &Key, value: &DeValue<'_>) -> Option<Value> {
         .then_some(Value::Number(number))
 }
 
-fn arms(table: &Table<'_>, key: &Key, value: &Spanned<DeValue<'_>>) -> Option<Value> {
+fn parse_arms(table: &Table<'_>, key: &Key, value: &Spanned<DeValue<'_>>) -> Option<Value> {
     let (least, most) = key.range;
     let items = match value.get_ref() {
         DeValue::Array(items) if (least as usize..=most as usize).contains(&items.len()) => items,
@@ -228,8 +232,8 @@ fn arms(table: &Table<'_>, key: &Key, value: &Spanned<DeValue<'_>>) -> Option<Va
             table.fault(
                 value.span().start,
                 Some(key.name),
-                describe(other),
-                key.expected(),
+                describe_value(other),
+                key.accepted_values(),
             );
             return None;
         }
@@ -245,8 +249,13 @@ fn arms(table: &Table<'_>, key: &Key, value: &Spanned<DeValue<'_>>) -> Option<Va
             Some(name) if !names.iter().any(|other| other == name) => names.push(name.to_owned()),
             _ => {
                 good = false;
-                let found = describe(item.get_ref());
-                table.fault(item.span().start, Some(key.name), found, key.expected());
+                let found = describe_value(item.get_ref());
+                table.fault(
+                    item.span().start,
+                    Some(key.name),
+                    found,
+                    key.accepted_values(),
+                );
             }
         }
     }

@@ -199,16 +199,17 @@ fn namespaces_are_resolved_later() {
         "#,
     ));
     assert!(compiled.rules.iter().all(|rule| rule.netns > u64::MAX / 2));
-    let missing = compiled
-        .resolve(|namespace| (*namespace == Namespace::Name("blue".into())).then_some(4711));
+    let missing = compiled.resolve_namespaces(|namespace| {
+        (*namespace == Namespace::Name("blue".into())).then_some(4711)
+    });
     assert_eq!(missing, [&Namespace::Path("/run/gone".into())]);
     let mut seen = flow("10.0.0.1", "10.0.0.2");
     seen.netns = Some(Namespace::Cookie(4711));
-    assert_eq!(compiled.decide(&seen), Some(0));
+    assert_eq!(compiled.matching_rule_id(&seen), Some(0));
     seen.netns = Some(Namespace::Cookie(0));
-    assert_eq!(compiled.decide(&seen), None);
+    assert_eq!(compiled.matching_rule_id(&seen), None);
     seen.netns = Some(Namespace::Name("blue".into()));
-    assert_eq!(compiled.decide(&seen), Some(0));
+    assert_eq!(compiled.matching_rule_id(&seen), Some(0));
 }
 
 #[test]
@@ -230,18 +231,18 @@ fn void_cookies_match_nothing_and_names_stay() {
     let mut seen = flow("10.0.0.1", "10.0.0.2");
     seen.netns = Some(Namespace::Cookie(7));
     let name = |compiled: &Compiled| {
-        let rule = compiled.decide(&seen).unwrap();
+        let rule = compiled.matching_rule_id(&seen).unwrap();
         compiled.about[rule as usize].name.clone()
     };
     assert_eq!(name(&compiled), "seven");
     assert!(compiled.machine_bound().unwrap().contains("the cookie 7"));
-    assert_eq!(compiled.cookies(), [7].into());
+    assert_eq!(compiled.netns_cookies(), [7].into());
     // The name has the cookie 7 after a restart.
-    compiled.resolve(|_| Some(7));
-    assert_eq!(compiled.cookies(), [7].into());
+    compiled.resolve_namespaces(|_| Some(7));
+    assert_eq!(compiled.netns_cookies(), [7].into());
     assert_eq!(compiled.void_cookies(), [7].into());
     assert_eq!(name(&compiled), "blue");
-    assert_eq!(compiled.cookies(), [VOID_COOKIE].into());
+    assert_eq!(compiled.netns_cookies(), [VOID_COOKIE].into());
     assert_eq!(compiled.by_cookie.len(), 2);
 
     let named = text.replace("netns = 7", "netns = \"seven\"");
@@ -363,7 +364,7 @@ fn ten_thousand_rules_are_linear_in_size() {
         (10_000, 10_002, 10_000)
     );
     assert_eq!(
-        compiled.decide(&flow("192.0.2.1", "10.39.15.9")),
+        compiled.matching_rule_id(&flow("192.0.2.1", "10.39.15.9")),
         Some(9_999)
     );
     assert!(policy.warnings().is_empty());

@@ -1,6 +1,6 @@
 //! `docs/reference/policy.md` agrees with the program.
 
-use thalweg_policy::catalogue::{KEYS, markdown};
+use thalweg_policy::catalogue::{KEYS, markdown_table};
 
 use crate::{compile, parse};
 
@@ -8,7 +8,7 @@ const PAGE: &str = include_str!("../../../../docs/reference/policy.md");
 
 #[test]
 fn the_table_of_keys_is_the_catalogue() {
-    let table = markdown();
+    let table = markdown_table();
     assert!(
         PAGE.contains(&table),
         "docs/reference/policy.md must contain this table:\n{table}"

@@ -208,8 +208,8 @@ fn agree(text: &str, flows: &[Flow]) -> Result<(), TestCaseError> {
     });
     let never_wins: Vec<&str> = never_wins.map(|warning| &*warning.rule).collect();
     for flow in flows {
-        let readable = policy.decide(flow).map(|rule| &*rule.name);
-        let walked = compiled.decide(flow);
+        let readable = policy.matching_rule(flow).map(|rule| &*rule.name);
+        let walked = compiled.matching_rule_id(flow);
         let walked = walked.map(|id| &*compiled.about[id as usize].name);
         prop_assert_eq!(readable, walked, "{:?}\n{}", flow, text);
         if let Some(rule) = readable {

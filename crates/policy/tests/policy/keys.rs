@@ -1,6 +1,6 @@
 //! The catalogue against the system's headers, and each key through the parser.
 
-use thalweg_policy::catalogue::{Does, KEYS, Unit};
+use thalweg_policy::catalogue::{KEYS, KernelOperation, Unit};
 use thalweg_policy::{Stage, Value, Version, catalogue};
 
 use crate::{rules, try_parse};
@@ -50,7 +50,8 @@ fn numbers_are_the_systems() {
     let mut options = 0;
     for key in KEYS {
         let (level, name) = match key.does {
-            Does::SetNumber { level, name } | Does::SetText { level, name } => (level, name),
+            KernelOperation::SetNumber { level, name }
+            | KernelOperation::SetText { level, name } => (level, name),
             _ => continue,
         };
         options += 1;
@@ -102,7 +103,7 @@ fn each_key_takes_its_bounds_and_no_more() {
                 assert_eq!(number, value, "{text}");
             }
             // The printed form is read as the same value.
-            let again = crate::parse(&text.replace(&sample(key.unit, value), &action.text()));
+            let again = crate::parse(&text.replace(&sample(key.unit, value), &action.value_text()));
             assert_eq!(again.rules[0].actions[0].value, action.value, "{text}");
         }
         let mut bad = vec!["[]".to_owned(), "\"\"".into(), "1.5".into(), "-1".into()];
@@ -164,7 +165,7 @@ fn a_stage_of_its_own_leaves_the_others_to_set() {
     let seen: Vec<_> = policy.rules[0]
         .actions
         .iter()
-        .map(|action| (action.stages, action.text()))
+        .map(|action| (action.stages, action.value_text()))
         .collect();
     assert_eq!(
         seen,
@@ -177,7 +178,11 @@ fn a_stage_of_its_own_leaves_the_others_to_set() {
 
 #[test]
 fn versions_are_those_of_the_later_of_option_and_hook() {
-    let since = |name: &str, stage: Stage| catalogue::key(name).unwrap().since(stage.bit());
+    let since = |name: &str, stage: Stage| {
+        catalogue::find_key(name)
+            .unwrap()
+            .first_kernel_at(stage.bit())
+    };
     assert_eq!(since("congestion", Stage::Established), Version(4, 13));
     assert_eq!(since("congestion", Stage::Listen), Version(4, 19));
     assert_eq!(since("congestion", Stage::Rtt), Version(5, 3));

@@ -64,9 +64,9 @@ fn flow(local: &str, remote: &str) -> Flow {
 
 /// The name of the rule that a flow gets; both evaluators must agree.
 fn decide(policy: &Policy, flow: &Flow) -> Option<String> {
-    let readable = policy.decide(flow).map(|rule| rule.name.clone());
+    let readable = policy.matching_rule(flow).map(|rule| rule.name.clone());
     let compiled = compile(policy);
-    let walked = compiled.decide(flow);
+    let walked = compiled.matching_rule_id(flow);
     let walked = walked.map(|id| compiled.about[id as usize].name.clone());
     assert_eq!(readable, walked, "readable and compiled form disagree");
     readable

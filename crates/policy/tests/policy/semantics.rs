@@ -332,7 +332,7 @@ fn outcomes_cover_all_draws() {
         "#,
     );
     let outcomes = |remote: &str| -> Vec<(u64, Option<String>)> {
-        let outcomes = policy.outcomes(&flow("10.0.0.1", remote));
+        let outcomes = policy.outcome_shares(&flow("10.0.0.1", remote));
         let owned = outcomes.into_iter();
         owned
             .map(|(share, rule)| (share, rule.map(|rule| rule.name.clone())))

@@ -48,9 +48,9 @@ fn both_forms_agree_with_the_vectors() {
         for case in entry["flows"].as_array().unwrap() {
             let seen = flow(case);
             let expected = case["rule"].as_str();
-            let readable = policy.decide(&seen).map(|rule| &*rule.name);
+            let readable = policy.matching_rule(&seen).map(|rule| &*rule.name);
             assert_eq!(readable, expected, "{name}: {case}");
-            let walked = compiled.decide(&seen);
+            let walked = compiled.matching_rule_id(&seen);
             let walked = walked.map(|id| &*compiled.about[id as usize].name);
             assert_eq!(walked, expected, "{name}: {case}");
             flows += 1;

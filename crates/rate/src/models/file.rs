@@ -59,7 +59,10 @@ impl Policy {
 impl ModelFile {
     /// Reads a file.
     pub fn read(file: &Path) -> Result<Self, Error> {
-        Self::parse(&thalweg_units::file::read(file, MAX_FILE_BYTES)?, file)
+        Self::parse(
+            &thalweg_units::file::read_bytes(file, MAX_FILE_BYTES)?,
+            file,
+        )
     }
 
     /// The model of a file's bytes; `file` is for messages.

@@ -328,7 +328,7 @@ fn join_names<'a>(names: impl Iterator<Item = &'a str>) -> String {
 
 /// Suggests the word that was probably meant.
 fn suggest_name<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> String {
-    thalweg_units::nearest(word, known)
+    thalweg_units::nearest_word(word, known)
         .map_or_else(String::new, |near| format!("; perhaps `{near}`"))
 }
 

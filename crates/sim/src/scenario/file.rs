@@ -8,7 +8,7 @@ use std::path::Path;
 
 use serde::Deserialize;
 use thalweg_units::file::read_text;
-use thalweg_units::reader::{self, Table, describe};
+use thalweg_units::reader::{self, Table, describe_value};
 use thalweg_units::{Faults, Probability, Rate, Size, Span, schema};
 use toml::Spanned;
 use toml::de::{DeValue, ValueDeserializer};
@@ -36,19 +36,19 @@ impl Scenario {
     /// # Errors
     /// All faults, with their places.
     pub fn parse(text: &str, file: &Path) -> Result<Self, Faults> {
-        reader::parse(text, file, Self::from_table)
+        reader::parse_toml(text, file, Self::from_table)
     }
 
     /// The form of scenario files.
     pub fn file_schema() -> schema::Form {
-        reader::asked(|root| drop(Self::from_table(root)))
+        reader::schema_of(|root| drop(Self::from_table(root)))
     }
 
     fn from_table(root: &mut Table<'_>) -> Option<Self> {
         let name = root.required(
             "name",
             "a name",
-            reader::name,
+            reader::file_name,
             reader::NAME,
             reader::name_form,
         );
@@ -60,7 +60,7 @@ impl Scenario {
         let topology = root.needed_sub("topology").and_then(kinds::read_topology);
         let mut link_table = root.needed_sub("link");
         let link = link_table.as_mut().and_then(Link::from_table);
-        let mut fabric_table = root.sub("fabric");
+        let mut fabric_table = root.take_table("fabric");
         let fabric = fabric_table.as_mut().map(Link::from_table);
         if let (Some(Topology::Star { .. }), Some(table)) = (topology, &fabric_table) {
             let expected = "none: a star has no links between switches";
@@ -70,11 +70,11 @@ impl Scenario {
         let network = Network::from_table(&mut network_table);
         let mut hosts_table = root.sub_or_empty("hosts");
         let hosts = Hosts::from_table(&mut hosts_table);
-        let flows = root.tables("flow");
+        let flows = root.take_tables("flow");
         let mut workload_table = root.needed_sub("workload");
         let workload = (workload_table.as_mut())
             .and_then(|table| kinds::read_workload(table, flows, topology, duration));
-        let tables = root.tables("expect").into_iter();
+        let tables = root.take_tables("expect").into_iter();
         let expect: Vec<_> = tables
             .map(|table| Expectation::from_table(table, workload.as_ref(), hosts.linux.is_some()))
             .collect();
@@ -96,7 +96,7 @@ impl Scenario {
             expect: expect.into_iter().collect::<Option<_>>()?,
             only_bounds_harm,
         };
-        root.finish();
+        root.refuse_unknown_keys();
         let tables = Tables {
             root,
             link: &link_table?,
@@ -122,7 +122,7 @@ impl Link {
         let delay = table.needed("delay").map(to_time);
         let queue = table.value("queue").map(Size::bytes);
         let bucket = table.value("bucket").map(Size::bytes);
-        table.finish();
+        table.refuse_unknown_keys();
         Some(Self {
             rate_bps: rate?,
             delay: delay?,
@@ -147,11 +147,11 @@ impl Network {
             packet_bytes: take_packet_size(table, "packet").unwrap_or(1024),
             answer_bytes: take_packet_size(table, "answer").unwrap_or(64),
             base_rtt: table.value("base_rtt").map(to_time),
-            ecn: table.sub("ecn").and_then(Ecn::from_table),
-            pause: table.sub("pause").and_then(Pause::from_table),
+            ecn: table.take_table("ecn").and_then(Ecn::from_table),
+            pause: table.take_table("pause").and_then(Pause::from_table),
             explicit_queues: false,
         };
-        table.finish();
+        table.refuse_unknown_keys();
         network
     }
 }
@@ -172,7 +172,7 @@ impl Ecn {
         let min = table.needed("min").map(Size::bytes);
         let max = table.needed("max").map(Size::bytes);
         let probability = table.needed("probability").map(Probability::fraction);
-        table.finish();
+        table.refuse_unknown_keys();
         let ecn = Self {
             min_bytes: min?,
             max_bytes: max?,
@@ -191,7 +191,7 @@ impl Pause {
     fn from_table(mut table: Table<'_>) -> Option<Self> {
         let stop = table.needed("stop").map(Size::bytes);
         let go = table.needed("go").map(Size::bytes);
-        table.finish();
+        table.refuse_unknown_keys();
         let pause = Self {
             stop_bytes: stop?,
             go_bytes: go?,
@@ -229,7 +229,7 @@ impl Hosts {
             timeout: table.value("timeout").map_or(Time::ZERO, to_time),
             linux: Linux::take_sender(table),
         };
-        table.finish();
+        table.refuse_unknown_keys();
         hosts
     }
 }
@@ -243,10 +243,10 @@ impl Expectation {
     ) -> Option<Self> {
         let cc = take_controller(&mut table);
         let statistic: Option<Statistic> = table.needed("statistic");
-        let finite = |value: &DeValue<'_>| reader::number(value).filter(|it| it.is_finite());
+        let finite = |value: &DeValue<'_>| reader::any_number(value).filter(|it| it.is_finite());
         let at_least = table.optional("at_least", finite, "a finite number", schema::any_number);
         let at_most = table.optional("at_most", finite, "a finite number", schema::any_number);
-        table.finish();
+        table.refuse_unknown_keys();
         if !table.has("at_least") && !table.has("at_most") {
             table.fault_here("no bound", "`at_least` or `at_most` in this table");
         }
@@ -276,18 +276,18 @@ impl Expectation {
 
 /// Takes `cc`: a name with parameters, or a table of them.
 fn take_controller(table: &mut Table<'_>) -> Option<Spec> {
-    table.tell("cc", || {
+    table.declare_key("cc", || {
         let name = ("name".to_owned(), schema::text());
         let mut parameters = schema::table([name], &["name"]);
         parameters["additionalProperties"] = true.into();
         schema::any_of([schema::text(), parameters])
     });
-    table.tell_required("cc");
+    table.declare_required("cc");
     let Some(value) = table.take("cc") else {
         table.fault(table.at, Some("cc"), "nothing", "a controller");
         return None;
     };
-    let found = describe(value.get_ref());
+    let found = describe_value(value.get_ref());
     let value: Spanned<DeValue<'_>> = value;
     let spec = toml::Value::deserialize(ValueDeserializer::from(value))
         .map_err(|error| error.message().to_owned())

@@ -35,7 +35,7 @@ enum BurstPer {
 
 /// How hosts and switches are connected; none if the table is faulty.
 pub(super) fn read_topology(mut table: Table<'_>) -> Option<Topology> {
-    let kind = table.kind(None)?;
+    let kind = table.take_kind(None)?;
     let mut number = |key| table.needed_count(key, 0..=u32::MAX).unwrap_or_default();
     let topology = match kind {
         TopologyKind::Star => Topology::Star {
@@ -50,7 +50,7 @@ pub(super) fn read_topology(mut table: Table<'_>) -> Option<Topology> {
             ports: number("ports"),
         },
     };
-    table.finish();
+    table.refuse_unknown_keys();
     if table.is_sound() {
         check::check_topology(&table, topology);
     }
@@ -65,7 +65,7 @@ pub(super) fn read_workload(
     duration: Option<Time>,
 ) -> Option<Workload> {
     let hosts = topology.map(|topology| topology.hosts() as u32);
-    let kind = table.kind(None)?;
+    let kind = table.take_kind(None)?;
     if let Some(flow) = flows.first()
         && !matches!(kind, WorkloadKind::Flows)
     {
@@ -91,7 +91,7 @@ pub(super) fn read_workload(
             Workload::Flows(read_listed_flows(flows, hosts))
         }
     };
-    table.finish();
+    table.refuse_unknown_keys();
     table.is_sound().then_some(workload)
 }
 
@@ -153,7 +153,7 @@ fn read_listed_flows(flows: Vec<Table<'_>>, hosts: Option<u32>) -> Vec<FlowPlan>
         let bytes = flow.value("size").map(Size::bytes);
         let start = flow.value("start").map(to_time);
         let count = flow.count("count", 0..=check::MOST_FLOWS).unwrap_or(1);
-        flow.finish();
+        flow.refuse_unknown_keys();
         let (Some(from), Some(to)) = (from, to) else {
             continue;
         };

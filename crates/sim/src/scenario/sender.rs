@@ -22,9 +22,9 @@ impl Linux {
     pub(super) fn take_sender(hosts: &mut Table<'_>) -> Option<Self> {
         let sender: Option<Sender> = hosts.value("sender");
         let is_linux = sender == Some(Sender::Linux);
-        let options = hosts.sub("linux").map(|mut table| {
+        let options = hosts.take_table("linux").map(|mut table| {
             let options = Self::from_table(&mut table);
-            table.finish();
+            table.refuse_unknown_keys();
             if !is_linux {
                 table.fault_here("a table", "none without `sender = \"linux\"`");
             }

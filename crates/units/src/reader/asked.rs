@@ -17,7 +17,7 @@ use super::{Document, Reader, Table};
 use crate::schema;
 
 /// The schema of what `read` asks of the root table.
-pub fn asked(read: impl Fn(&mut Table<'_>)) -> Value {
+pub fn schema_of(read: impl Fn(&mut Table<'_>)) -> Value {
     asked_of(|document| {
         let reader = Reader::new(document, 0..0);
         if let Some(mut root) = reader.root() {
@@ -30,11 +30,11 @@ pub fn asked(read: impl Fn(&mut Table<'_>)) -> Value {
 pub fn asked_of(read: impl Fn(&Document<'_>)) -> Value {
     let record = RefCell::new(Record::default());
     loop {
-        read(&Document::blank(Path::new(""), &record));
+        read(&Document::blank_document(Path::new(""), &record));
         let mut record = record.borrow_mut();
         record.choice = record.next();
         if record.choice.is_none() {
-            return record.table("");
+            return record.table_schema("");
         }
     }
 }
@@ -43,26 +43,26 @@ pub fn asked_of(read: impl Fn(&Document<'_>)) -> Value {
 #[derive(Default)]
 pub(super) struct Record {
     /// By the tables' dotted names.
-    tables: BTreeMap<String, Asked>,
+    tables: BTreeMap<String, TableRecord>,
     /// The table and its kind to answer with in this run.
     choice: Option<(String, String)>,
 }
 
-/// What was asked of one table.
+/// Keys that readers asked one table for.
 #[derive(Default)]
-struct Asked {
+struct TableRecord {
     /// The words of `kind`, and the default among them.
     kinds: Vec<String>,
     default: Option<String>,
     /// The keys of each kind; of none where there are no kinds.
-    keys: BTreeMap<Option<String>, BTreeMap<String, Key>>,
+    keys: BTreeMap<Option<String>, BTreeMap<String, KeyRecord>>,
     /// The pattern and the form of all other keys.
     others: Option<(String, Value)>,
     at_least_one: bool,
 }
 
 #[derive(Clone)]
-struct Key {
+struct KeyRecord {
     form: Form,
     is_required: bool,
 }
@@ -77,13 +77,13 @@ pub(super) enum Form {
 
 impl Record {
     /// Takes down a key. Later words about the same key win.
-    pub(super) fn key(&mut self, table: &str, kind: Option<&str>, key: &str, form: Form) {
+    pub(super) fn record_key(&mut self, table: &str, kind: Option<&str>, key: &str, form: Form) {
         let asked = self.tables.entry(table.to_owned()).or_default();
         let keys = asked.keys.entry(kind.map(str::to_owned)).or_default();
         let known = keys.get(key).is_some_and(|known| known.is_required);
         let key = (
             key.to_owned(),
-            Key {
+            KeyRecord {
                 form,
                 is_required: known,
             },
@@ -91,7 +91,7 @@ impl Record {
         keys.insert(key.0, key.1);
     }
 
-    pub(super) fn required(&mut self, table: &str, kind: Option<&str>, key: &str) {
+    pub(super) fn record_required(&mut self, table: &str, kind: Option<&str>, key: &str) {
         let asked = self.tables.entry(table.to_owned()).or_default();
         if let Some(keys) = asked.keys.get_mut(&kind.map(str::to_owned))
             && let Some(key) = keys.get_mut(key)
@@ -100,7 +100,7 @@ impl Record {
         }
     }
 
-    pub(super) fn others(&mut self, table: &str, pattern: &str, form: Value) {
+    pub(super) fn record_others(&mut self, table: &str, pattern: &str, form: Value) {
         let asked = self.tables.entry(table.to_owned()).or_default();
         asked.others = Some((pattern.to_owned(), form));
         asked.keys.entry(None).or_default();
@@ -114,7 +114,7 @@ impl Record {
     }
 
     /// The kind of a table in this run.
-    pub(super) fn kind(
+    pub(super) fn record_kind(
         &mut self,
         table: &str,
         words: Vec<String>,
@@ -142,7 +142,7 @@ impl Record {
         })
     }
 
-    fn table(&self, name: &str) -> Value {
+    fn table_schema(&self, name: &str) -> Value {
         let Some(asked) = self.tables.get(name) else {
             return schema::table([], &[]);
         };
@@ -157,14 +157,19 @@ impl Record {
         }
     }
 
-    fn of_kind(&self, asked: &Asked, kind: Option<&str>, keys: &BTreeMap<String, Key>) -> Value {
+    fn of_kind(
+        &self,
+        asked: &TableRecord,
+        kind: Option<&str>,
+        keys: &BTreeMap<String, KeyRecord>,
+    ) -> Value {
         let forms = keys.iter().map(|(name, key)| {
             let form = match &key.form {
                 Form::Value(value) => value.clone(),
-                Form::Table(table) => self.table(table),
+                Form::Table(table) => self.table_schema(table),
                 Form::Tables(table) => {
                     let least = usize::from(key.is_required);
-                    schema::list(self.table(table), least..=usize::MAX, false)
+                    schema::list(self.table_schema(table), least..=usize::MAX, false)
                 }
             };
             (name.clone(), form)
@@ -186,9 +191,10 @@ impl Record {
     }
 }
 
-/// What readers tell of their keys. Outside [`asked`] it has no effect and costs nothing.
+/// Declarations by readers about their keys. Outside [`schema_of`] they have no effect and cost
+/// nothing.
 impl Table<'_> {
-    fn record(&self, take_down: impl FnOnce(&mut Record, &str, Option<&str>)) {
+    fn record_with(&self, take_down: impl FnOnce(&mut Record, &str, Option<&str>)) {
         if let Some(record) = self.reader.document.record {
             take_down(
                 &mut record.borrow_mut(),
@@ -199,43 +205,45 @@ impl Table<'_> {
     }
 
     /// Tells the form of a key.
-    pub fn tell(&self, key: &str, form: impl FnOnce() -> Value) {
-        self.record(|record, table, kind| record.key(table, kind, key, Form::Value(form())));
+    pub fn declare_key(&self, key: &str, form: impl FnOnce() -> Value) {
+        self.record_with(|record, table, kind| {
+            record.record_key(table, kind, key, Form::Value(form()))
+        });
     }
 
     /// Tells the form of a key, if it is one of this table.
-    pub fn tell_if(&self, key: &str, form: impl FnOnce() -> Option<Value>) {
-        self.record(|record, table, kind| {
+    pub fn declare_key_if(&self, key: &str, form: impl FnOnce() -> Option<Value>) {
+        self.record_with(|record, table, kind| {
             if let Some(form) = form() {
-                record.key(table, kind, key, Form::Value(form));
+                record.record_key(table, kind, key, Form::Value(form));
             }
         });
     }
 
     /// The table that stands for a list of tables, where a reader is asked for its keys.
     pub fn asked_tables(&mut self, key: &'static str) -> Vec<Self> {
-        let tables = self.blank(key, true).into_iter().collect();
-        self.tell_required(key);
+        let tables = self.blank_table(key, true).into_iter().collect();
+        self.declare_required(key);
         tables
     }
 
     /// Tells the form of all keys that are not named.
-    pub fn tell_others(&self, pattern: &str, form: impl FnOnce() -> Value) {
-        self.record(|record, table, _| record.others(table, pattern, form()));
+    pub fn declare_others(&self, pattern: &str, form: impl FnOnce() -> Value) {
+        self.record_with(|record, table, _| record.record_others(table, pattern, form()));
     }
 
     /// Tells that a key is required.
-    pub fn tell_required(&self, key: &str) {
-        self.record(|record, table, kind| record.required(table, kind, key));
+    pub fn declare_required(&self, key: &str) {
+        self.record_with(|record, table, kind| record.record_required(table, kind, key));
     }
 
     /// Tells that the table has at least one key.
-    pub fn tell_not_empty(&self) {
-        self.record(|record, table, _| record.at_least_one(table));
+    pub fn declare_not_empty(&self) {
+        self.record_with(|record, table, _| record.at_least_one(table));
     }
 
     /// The table that stands for a table of this name, or for a list of them.
-    pub(super) fn blank(&self, key: &str, is_list: bool) -> Option<Self> {
+    pub(super) fn blank_table(&self, key: &str, is_list: bool) -> Option<Self> {
         self.reader.document.record?;
         let (label, path) = match is_list {
             true => (format!("{key} 1: "), String::new()),
@@ -243,9 +251,9 @@ impl Table<'_> {
         };
         let table = self.reader.table(label, path, DeTable::new(), self.at);
         let name = table.key("");
-        self.record(|record, owner, kind| {
+        self.record_with(|record, owner, kind| {
             let form = if is_list { Form::Tables } else { Form::Table };
-            record.key(owner, kind, key, form(name));
+            record.record_key(owner, kind, key, form(name));
         });
         Some(table)
     }
@@ -253,19 +261,21 @@ impl Table<'_> {
     /// The kind to go on with.
     pub(super) fn asked_kind<T: DeserializeOwned>(&mut self, default: Option<&str>) -> Option<T> {
         let record = self.reader.document.record?;
-        let form = form::<T>();
+        let form = form_of::<T>();
         let words = form["enum"].as_array().into_iter().flatten();
         let words = words.filter_map(Value::as_str).map(str::to_owned).collect();
-        let kind = record.borrow_mut().kind(&self.key(""), words, default);
+        let kind = record
+            .borrow_mut()
+            .record_kind(&self.key(""), words, default);
         self.kind = Some(kind.clone());
-        super::leaf::read(&DeValue::String(kind.into())).ok()
+        super::leaf::read_value(&DeValue::String(kind.into())).ok()
     }
 }
 
 /// The form that a type's `Deserialize` asks for.
-pub(super) fn form<T: DeserializeOwned>() -> Value {
+pub(super) fn form_of<T: DeserializeOwned>() -> Value {
     let mut form = json!({});
-    // It never gets a value.
+    // The visitor never gets a value.
     let _ = T::deserialize(Ask(&mut form));
     form
 }
@@ -274,7 +284,7 @@ pub(super) fn form<T: DeserializeOwned>() -> Value {
 struct Ask<'f>(&'f mut Value);
 
 impl Ask<'_> {
-    fn answer<T>(self, form: Value) -> Result<T, Expected> {
+    fn answer_with<T>(self, form: Value) -> Result<T, Expected> {
         *self.0 = form;
         Err(de::Error::custom("a form"))
     }
@@ -284,7 +294,7 @@ impl Ask<'_> {
 macro_rules! whole {
     ($($method:ident: $type:ty),*) => {
         $(fn $method<V: Visitor<'de>>(self, _: V) -> Result<V::Value, Expected> {
-            self.answer(schema::whole(<$type>::MIN..=<$type>::MAX))
+            self.answer_with(schema::whole(<$type>::MIN..=<$type>::MAX))
         })*
     };
 }
@@ -293,11 +303,11 @@ impl<'de> Deserializer<'de> for Ask<'_> {
     type Error = Expected;
 
     fn deserialize_any<V: Visitor<'de>>(self, _: V) -> Result<V::Value, Expected> {
-        self.answer(json!({}))
+        self.answer_with(json!({}))
     }
 
     fn deserialize_bool<V: Visitor<'de>>(self, _: V) -> Result<V::Value, Expected> {
-        self.answer(schema::boolean())
+        self.answer_with(schema::boolean())
     }
 
     whole! {
@@ -306,15 +316,15 @@ impl<'de> Deserializer<'de> for Ask<'_> {
     }
 
     fn deserialize_f64<V: Visitor<'de>>(self, _: V) -> Result<V::Value, Expected> {
-        self.answer(schema::any_number())
+        self.answer_with(schema::any_number())
     }
 
     fn deserialize_str<V: Visitor<'de>>(self, _: V) -> Result<V::Value, Expected> {
-        self.answer(schema::text())
+        self.answer_with(schema::text())
     }
 
     fn deserialize_string<V: Visitor<'de>>(self, _: V) -> Result<V::Value, Expected> {
-        self.answer(schema::text())
+        self.answer_with(schema::text())
     }
 
     fn deserialize_enum<V: Visitor<'de>>(
@@ -323,7 +333,7 @@ impl<'de> Deserializer<'de> for Ask<'_> {
         words: &'static [&'static str],
         _: V,
     ) -> Result<V::Value, Expected> {
-        self.answer(schema::words(words))
+        self.answer_with(schema::words(words))
     }
 
     /// The name of a quantity is its pattern.
@@ -334,11 +344,11 @@ impl<'de> Deserializer<'de> for Ask<'_> {
     ) -> Result<V::Value, Expected> {
         let text = schema::pattern(name);
         match visitor.visit_i64::<Expected>(1) {
-            Ok(_) => self.answer(schema::any_of([
+            Ok(_) => self.answer_with(schema::any_of([
                 json!({ "type": "integer", "minimum": 0 }),
                 text,
             ])),
-            Err(_) => self.answer(text),
+            Err(_) => self.answer_with(text),
         }
     }
 

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::path::Path;
 
 use super::asked::Record;
-use crate::fault::{Fault, Faults, Position, position};
+use crate::fault::{Fault, Faults, Position, line_and_column};
 
 /// Largest number of reported faults.
 const FAULTS_MAX: usize = 100;
@@ -18,7 +18,7 @@ pub struct Document<'a> {
     /// Start of each line.
     lines: Vec<u32>,
     faults: RefCell<Vec<Fault>>,
-    /// What readers ask for, where that is to be known.
+    /// Record of the keys that readers ask for; `None` while a file is read.
     pub(super) record: Option<&'a RefCell<Record>>,
 }
 
@@ -40,7 +40,7 @@ impl<'a> Document<'a> {
     }
 
     /// An empty text that takes down what readers ask for.
-    pub(super) fn blank(file: &'a Path, record: &'a RefCell<Record>) -> Self {
+    pub(super) fn blank_document(file: &'a Path, record: &'a RefCell<Record>) -> Self {
         Self {
             record: Some(record),
             ..Self::new(file, "")
@@ -70,7 +70,7 @@ impl<'a> Document<'a> {
         found: impl Into<String>,
         expected: impl Into<String>,
     ) {
-        self.add(Fault {
+        self.add_fault(Fault {
             file: self.file.to_path_buf(),
             at,
             key,
@@ -80,7 +80,7 @@ impl<'a> Document<'a> {
     }
 
     /// Adds a fault, possibly of another file that this one names.
-    pub(super) fn add(&self, fault: Fault) {
+    pub(super) fn add_fault(&self, fault: Fault) {
         let mut faults = self.faults.borrow_mut();
         if faults.len() < FAULTS_MAX {
             faults.push(fault);
@@ -100,7 +100,7 @@ impl<'a> Document<'a> {
     }
 
     /// Number of faults so far.
-    pub(super) fn count(&self) -> usize {
+    pub(super) fn fault_count(&self) -> usize {
         self.faults.borrow().len()
     }
 
@@ -121,11 +121,11 @@ impl<'a> Document<'a> {
 ///
 /// # Errors
 /// The first byte that is not UTF-8.
-pub fn text<'b>(bytes: &'b [u8], file: &Path) -> Result<&'b str, Faults> {
+pub fn decode_text<'b>(bytes: &'b [u8], file: &Path) -> Result<&'b str, Faults> {
     std::str::from_utf8(bytes).map_err(|error| {
         let (valid, rest) = bytes.split_at(error.valid_up_to());
         // The valid part is UTF-8 by the contract of `valid_up_to`.
-        let (line, column) = position(&String::from_utf8_lossy(valid), valid.len());
+        let (line, column) = line_and_column(&String::from_utf8_lossy(valid), valid.len());
         let byte = rest.first().copied().unwrap_or_default();
         Faults(vec![Fault {
             file: file.to_path_buf(),

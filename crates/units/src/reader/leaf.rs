@@ -6,8 +6,8 @@ use serde::de::{self, DeserializeOwned, Deserializer, IntoDeserializer, Unexpect
 use serde::forward_to_deserialize_any;
 use toml::de::DeValue;
 
-use super::{number, whole};
-use crate::near::nearest;
+use super::{any_number, whole_number};
+use crate::near::nearest_word;
 
 /// Expectation of a type.
 #[derive(Debug)]
@@ -37,7 +37,7 @@ impl de::Error for Expected {
     fn unknown_variant(found: &str, words: &'static [&'static str]) -> Self {
         let all: Vec<String> = words.iter().map(|word| format!("\"{word}\"")).collect();
         let mut expected = all.join(" or ");
-        if let Some(near) = nearest(found, words.iter().copied()) {
+        if let Some(near) = nearest_word(found, words.iter().copied()) {
             expected += &format!("; perhaps \"{near}\"");
         }
         Self(expected)
@@ -51,12 +51,12 @@ impl<'de> Deserializer<'de> for Leaf<'_, '_> {
     type Error = Expected;
 
     fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Expected> {
-        let integer = self.0.and_then(whole);
+        let integer = self.0.and_then(whole_number);
         match (self.0, integer) {
             (Some(DeValue::String(text)), _) => visitor.visit_str(text),
             (Some(DeValue::Boolean(value)), _) => visitor.visit_bool(*value),
             (_, Some(integer)) => visitor.visit_i64(integer),
-            (value, _) => match value.and_then(number) {
+            (value, _) => match value.and_then(any_number) {
                 Some(number) => visitor.visit_f64(number),
                 None => Err(de::Error::invalid_type(Unexpected::Unit, &visitor)),
             },
@@ -82,12 +82,12 @@ impl<'de> Deserializer<'de> for Leaf<'_, '_> {
 }
 
 /// The value, or the expected form.
-pub(super) fn read<T: DeserializeOwned>(value: &DeValue<'_>) -> Result<T, String> {
+pub(super) fn read_value<T: DeserializeOwned>(value: &DeValue<'_>) -> Result<T, String> {
     T::deserialize(Leaf(Some(value))).map_err(|Expected(expected)| expected)
 }
 
 /// The form that a type expects, in words.
-pub fn expected<T: DeserializeOwned>() -> String {
+pub fn expected_form<T: DeserializeOwned>() -> String {
     match T::deserialize(Leaf(None)) {
         Ok(_) => "a value".to_owned(),
         Err(Expected(expected)) => expected,

@@ -14,9 +14,7 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use thalweg_bpf_objects::names::learn::maps as names;
 use thalweg_bpf_objects::names::learn_clamp::{maps as own_names, programs};
 use thalweg_bpf_types::{bytes_of, from_bytes, raw};
-use thalweg_control::iterator::Visit;
-use thalweg_control::{batch, links, object, system};
-use thalweg_policy::Prefix;
+use thalweg_control::iterator::SocketVisit; use thalweg_control::{ batch, links, object, system}; use thalweg_policy::Prefix;
 
 use crate::kernel::{Iterator, Kernel, find_map, trie_entries, unless_passing};
 
@@ -101,7 +99,7 @@ pub type Loaded = Result<Option<Iterator>, String>;
 /// # Errors
 /// Faults that may pass.
 pub fn load_iterator(kernel: &Kernel, prefixes: &[Prefix]) -> Result<Loaded> {
-    object::listening(|| {
+    object::with_libbpf_log(|| {
         let setup = kernel.setup();
         let try_load = || -> Result<Iterator> {
             let cgroup = File::open(&setup.cgroup).context("opening the cgroup")?;
@@ -120,7 +118,7 @@ pub fn load_iterator(kernel: &Kernel, prefixes: &[Prefix]) -> Result<Loaded> {
 }
 
 fn write_prefixes(iterator: &Iterator, prefixes: &[Prefix]) -> Result<()> {
-    let map = object::map(iterator.object(), own_names::CLAMP_PREFIXES)?;
+    let map = object::find_map(iterator.object(), own_names::CLAMP_PREFIXES)?;
     for (key, value) in trie_entries(prefixes) {
         map.update(bytes_of(&key), &value.to_ne_bytes(), MapFlags::ANY)
             .context("writing the prefixes of [clamp]")?;
@@ -259,7 +257,7 @@ impl ClampedSockets {
         let object = object
             .load()
             .context("loading the program that lifts them")?;
-        let link = object::program(&object, programs::LEARN_UNCLAMP)?.attach()?;
+        let link = object::find_program(&object, programs::LEARN_UNCLAMP)?.attach()?;
         let link = Arc::new(link.as_fd().try_clone_to_owned()?);
         let mut refused = 0;
         // Repeats as `lift_clamps` does.
@@ -285,11 +283,11 @@ impl ClampedSockets {
 /// Lifts the clamps of the thread's network namespace. Returns the numbers of sockets that lost
 /// their clamp and that kept it.
 fn lift_visited(link: BorrowedFd<'_>) -> Result<(usize, usize)> {
-    let mut visit = Visit::begin(link)?;
+    let mut visit = SocketVisit::begin(link)?;
     let (mut lifted, mut failed) = (0, 0);
     let mut buffer = [0; 512];
     loop {
-        let read = visit.read(&mut buffer)?;
+        let read = visit.read_output(&mut buffer)?;
         if read == 0 {
             return Ok((lifted, failed));
         }
@@ -301,11 +299,11 @@ fn lift_visited(link: BorrowedFd<'_>) -> Result<(usize, usize)> {
 
 /// Visits the sockets of the thread's network namespace; returns the program's reports.
 fn visited(link: BorrowedFd<'_>) -> Result<Vec<raw::thalweg_clamp_report>> {
-    let mut visit = Visit::begin(link)?;
+    let mut visit = SocketVisit::begin(link)?;
     let mut buffer = vec![0; AT_ONCE * REPORT];
     let (mut reports, mut kept) = (Vec::new(), 0);
     loop {
-        let read = visit.read(&mut buffer[kept..])?;
+        let read = visit.read_output(&mut buffer[kept..])?;
         if read == 0 {
             return Ok(reports);
         }

@@ -13,8 +13,8 @@ pub fn status_row(status: &Value) -> Option<String> {
     let figures = ClampFigures::deserialize(status).ok()?;
     Some(format!(
         "{} to {} clamped, {} refused; looks take {:.3} % of a processor",
-        output::count(figures.connections, "connection"),
-        output::count(figures.hosts, "host"),
+        output::count_text(figures.connections, "connection"),
+        output::count_text(figures.hosts, "host"),
         figures.refused,
         figures.looks.processor_percent()
     ))
@@ -32,7 +32,7 @@ pub fn list(answer: &mut Value, limit: usize) -> Result<String> {
     Ok(text)
 }
 
-fn table(found: &Clamps) -> String {
+fn clamps_table(found: &Clamps) -> String {
     if found.prefixes.is_empty() {
         return "congestion windows have no learned clamp ([clamp] prefixes = [])\n".to_owned();
     }
@@ -41,7 +41,7 @@ fn table(found: &Clamps) -> String {
         return format!("no connection to {prefixes} so far\n");
     }
     let header = ["Host", "Segments", "Rate", "RTT", "Connections", "Clamped"];
-    let rows = found.hosts.iter().map(row).collect();
+    let rows = found.hosts.iter().map(host_row).collect();
     let mut text = output::table(&header, &[1, 2, 3, 4, 5], rows);
     text.push_str(
         "\nLargest rate of a connection, and least RTT. - is not known yet, or has no clamp.\n",
@@ -52,7 +52,7 @@ fn table(found: &Clamps) -> String {
     text
 }
 
-fn row(host: &HostClamp) -> Vec<String> {
+fn host_row(host: &HostClamp) -> Vec<String> {
     let name = match &host.container {
         Some(container) => format!("{} ({})", host.address, printable(container)),
         None => host.address.clone(),
@@ -64,7 +64,7 @@ fn row(host: &HostClamp) -> Vec<String> {
         segments,
         known(
             host.max_rate_bytes_per_s > 0,
-            output::rate(host.max_rate_bytes_per_s as f64),
+            output::rate_text(host.max_rate_bytes_per_s as f64),
         ),
         known(host.min_rtt_us > 0, format!("{} µs", host.min_rtt_us)),
         host.connections.to_string(),

@@ -9,14 +9,14 @@ use thalweg_agent::config::{Config, DEFAULT_FILE};
 use thalweg_agent::named::Named;
 use thalweg_terminal::Failure;
 use thalweg_terminal::kinds::{self, Kind};
-use thalweg_terminal::output::{self, count};
+use thalweg_terminal::output::{self, count_text};
 use thalweg_units::file::{self, MAX_FILE_BYTES, ReadError};
-use thalweg_units::reader::text;
+use thalweg_units::reader::decode_text;
 use thalweg_units::{Faults, excerpt};
 
 use crate::options::Global;
 
-/// Which files.
+/// Options of `config check`.
 #[derive(Debug, Args)]
 pub struct Options {
     /// Configuration files. Default: that of --config, or /etc/thalweg/thalweg.toml.
@@ -40,10 +40,10 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
     };
     let mut reports = Vec::new();
     for file in files {
-        kinds::expect(file, Kind::Configuration)?;
-        let bytes = file::read(file, MAX_FILE_BYTES)?;
-        let parsed = text(&bytes, file).and_then(|text| Config::parse(text, file));
-        reports.push(told(global, file, &bytes, parsed.as_ref().err())?);
+        kinds::expect_kind(file, Kind::Configuration)?;
+        let bytes = file::read_bytes(file, MAX_FILE_BYTES)?;
+        let parsed = decode_text(&bytes, file).and_then(|text| Config::parse(text, file));
+        reports.push(report_file(global, file, &bytes, parsed.as_ref().err())?);
         if let Ok(Config { networks, .. }) = parsed
             && let Some(table) = networks.table
         {
@@ -56,7 +56,7 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
                 Some(_) => std::fs::read(&table)?,
                 None => Vec::new(),
             };
-            reports.push(told(global, &table, &bytes, faults.as_ref())?);
+            reports.push(report_file(global, &table, &bytes, faults.as_ref())?);
         }
     }
     if global.format.json {
@@ -64,22 +64,27 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
     }
     match reports.iter().map(|report| report.faults.len()).sum() {
         0usize => Ok(()),
-        found => Err(Failure::Faults(format!("found {}", count(found, "fault"))).into()),
+        found => Err(Failure::Faults(format!("found {}", count_text(found, "fault"))).into()),
     }
 }
 
 /// The report of a file; as text it is printed at once.
-fn told(global: &Global, file: &Path, bytes: &[u8], faults: Option<&Faults>) -> Result<Report> {
+fn report_file(
+    global: &Global,
+    file: &Path,
+    bytes: &[u8],
+    faults: Option<&Faults>,
+) -> Result<Report> {
     if !global.format.json {
-        output::print(&report(file, bytes, faults))?;
+        output::print(&report_text(file, bytes, faults))?;
     }
     Ok(Report {
         file: file.display().to_string(),
-        faults: faults.into_iter().flat_map(output::faults).collect(),
+        faults: faults.into_iter().flat_map(output::json_faults).collect(),
     })
 }
 
-fn report(file: &Path, bytes: &[u8], faults: Option<&Faults>) -> String {
+fn report_text(file: &Path, bytes: &[u8], faults: Option<&Faults>) -> String {
     let Some(faults) = faults else {
         return format!("{}: good\n", file.display());
     };
@@ -88,6 +93,10 @@ fn report(file: &Path, bytes: &[u8], faults: Option<&Faults>) -> String {
         let place = excerpt(&text, fault.at);
         format!("{fault}\n{place}")
     });
-    let summary = format!("{}: {}\n", file.display(), count(faults.0.len(), "fault"));
+    let summary = format!(
+        "{}: {}\n",
+        file.display(),
+        count_text(faults.0.len(), "fault")
+    );
     told.chain([summary]).collect()
 }

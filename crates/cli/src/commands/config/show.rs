@@ -7,7 +7,7 @@ use serde::Serialize;
 use thalweg_agent::config::{Config, DEFAULT_FILE, KeyDescription};
 use thalweg_terminal::output;
 use thalweg_units::file::{self, MAX_FILE_BYTES};
-use thalweg_units::reader::text;
+use thalweg_units::reader::decode_text;
 
 use crate::options::Global;
 
@@ -26,22 +26,22 @@ struct Key {
 /// Shows every key.
 pub fn run(global: &Global) -> Result<()> {
     let file = global.config.as_deref().unwrap_or(Path::new(DEFAULT_FILE));
-    let keys = match file::read(file, MAX_FILE_BYTES) {
+    let keys = match file::read_bytes(file, MAX_FILE_BYTES) {
         Err(error) if global.config.is_none() && error.is_absent() => Config::keys(),
         read => {
             // Every command reports faults in these words.
             Config::load(file)?;
-            Config::describe(text(&read?, file)?, file)?.1
+            Config::describe(decode_text(&read?, file)?, file)?.1
         }
     };
     let keys: Vec<Key> = keys
         .into_iter()
-        .map(|key| described(key, file, global))
+        .map(|key| key_with_value(key, file, global))
         .collect();
-    output::show(&global.format, &keys, || toml(&keys))
+    output::show_value(&global.format, &keys, || toml_text(&keys))
 }
 
-fn described(key: KeyDescription, file: &Path, global: &Global) -> Key {
+fn key_with_value(key: KeyDescription, file: &Path, global: &Global) -> Key {
     let (value, from) = match (&global.socket, key.line) {
         (Some(socket), _) if key.key == "paths.socket" => (
             format!("{:?}", socket.display().to_string()),
@@ -60,7 +60,7 @@ fn described(key: KeyDescription, file: &Path, global: &Global) -> Key {
 }
 
 /// A configuration, with a comment behind each value.
-fn toml(keys: &[Key]) -> String {
+fn toml_text(keys: &[Key]) -> String {
     let name = |key: &Key| match key.key.rsplit_once('.') {
         None => (String::new(), key.key.clone()),
         Some((table, name)) => (table.to_owned(), name.to_owned()),

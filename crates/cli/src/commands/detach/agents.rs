@@ -9,7 +9,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use thalweg_agent::config::{Config, DEFAULT_FILE};
-use thalweg_control::system::Process;
+use thalweg_control::system::ProcessHandle;
 
 use super::units;
 
@@ -19,7 +19,7 @@ const COMMAND: &str = "thalweg";
 /// A process that is an agent.
 pub struct Agent {
     pub pid: u32,
-    pub process: Process,
+    pub process: ProcessHandle,
     /// The unit of systemd whose main process it is.
     pub unit: Option<String>,
 }
@@ -38,8 +38,8 @@ impl Agent {
 
 /// The agents whose pins are in a directory: those that hold its lock, and those whose command line
 /// and configuration name it.
-pub fn find(pin: &Path) -> Vec<Agent> {
-    let mut pids = holders(pin);
+pub fn find_agents(pin: &Path) -> Vec<Agent> {
+    let mut pids = lock_holders(pin);
     let wanted = place_of(Path::new("/"), pin);
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let all = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
@@ -53,7 +53,7 @@ pub fn find(pin: &Path) -> Vec<Agent> {
     let others = pids.into_iter().filter(|pid| *pid != own);
     others
         .filter_map(|pid| {
-            let process = Process::open(pid).ok()?;
+            let process = ProcessHandle::open(pid).ok()?;
             let unit = units::unit_of(pid);
             Some(Agent { pid, process, unit })
         })
@@ -97,7 +97,7 @@ fn may_attach(process: &Path) -> bool {
 }
 
 /// Processes that hold the lock of a directory (proc_locks(5)).
-fn holders(directory: &Path) -> BTreeSet<u32> {
+fn lock_holders(directory: &Path) -> BTreeSet<u32> {
     let Ok(about) = fs::metadata(directory) else {
         return BTreeSet::new();
     };

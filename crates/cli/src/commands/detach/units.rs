@@ -21,7 +21,7 @@ const POLL: Duration = Duration::from_millis(50);
 pub fn unit_of(pid: u32) -> Option<String> {
     let cgroups = cgroups_of(&pid.to_string())?;
     let unit = unit_in(&cgroups)?;
-    (property("MainPID", unit)? == pid.to_string()).then(|| unit.to_owned())
+    (unit_property("MainPID", unit)? == pid.to_string()).then(|| unit.to_owned())
 }
 
 /// The units that wait to start their process again, of those whose command line is wanted. A command
@@ -29,13 +29,13 @@ pub fn unit_of(pid: u32) -> Option<String> {
 pub fn find_waiting(is_wanted: impl Fn(&[u8]) -> bool) -> BTreeSet<String> {
     let words = "list-units --all --type=service --state=auto-restart,auto-restart-queued --plain \
                  --no-legend";
-    let listed = tool::read("systemctl", words).unwrap_or_default();
+    let listed = tool::read_tool("systemctl", words).unwrap_or_default();
     let units = listed.lines().filter_map(|line| {
         let mut words = line.split_whitespace();
         words.find(|word| is_unit(word))
     });
     let is_wanted = |unit: &&str| {
-        let started = property("ExecStart", unit);
+        let started = unit_property("ExecStart", unit);
         let line = started.as_deref().and_then(command_line);
         line.is_some_and(|line| is_wanted(&line))
     };
@@ -49,13 +49,13 @@ pub fn find_waiting(is_wanted: impl Fn(&[u8]) -> bool) -> BTreeSet<String> {
 pub fn stop_unit(unit: &str) -> Result<bool, Error> {
     // A command of the unit itself, as in ExecStopPost=, would wait for its own end.
     let is_inside = cgroups_of("self").is_some_and(|own| unit_in(&own) == Some(unit));
-    let (patience, block) = match is_inside {
+    let (timeout, block) = match is_inside {
         true => (Duration::ZERO, "--no-block "),
         false => (NOTICED, ""),
     };
-    let deadline = Instant::now() + patience;
+    let deadline = Instant::now() + timeout;
     loop {
-        match property("ActiveState", unit).as_deref() {
+        match unit_property("ActiveState", unit).as_deref() {
             Some("inactive" | "failed") => return Ok(false),
             // systemd stops it already. Another stop would cancel a restart.
             Some("deactivating") if is_inside => return Ok(false),
@@ -65,16 +65,16 @@ pub fn stop_unit(unit: &str) -> Result<bool, Error> {
             }
             _ => {
                 let words = format!("stop {block}--no-ask-password -- {unit}");
-                return tool::run("systemctl", &words).map(|()| true);
+                return tool::run_tool("systemctl", &words).map(|()| true);
             }
         }
     }
 }
 
 /// A property of a unit; `None` where no systemd answers.
-fn property(name: &str, unit: &str) -> Option<String> {
+fn unit_property(name: &str, unit: &str) -> Option<String> {
     let words = format!("show --property={name} --value -- {unit}");
-    let shown = tool::read("systemctl", &words).ok()?;
+    let shown = tool::read_tool("systemctl", &words).ok()?;
     Some(shown.trim().to_owned())
 }
 

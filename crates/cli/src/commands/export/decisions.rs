@@ -13,9 +13,9 @@ use crate::commands::replay::file::{FORMAT, Head, Line, Measured, Tail, VERSION,
 const PAGE: usize = 10_000;
 
 /// Writes every decision of the learner whose connection has ended.
-pub fn write(client: &Client, write: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
+pub fn write_decisions(client: &Client, write: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
     let arms: Vec<Arm> = client.get("/v1/arms")?;
-    let mut open = Open::default();
+    let mut open = OpenConnections::default();
     let permitted = arms.iter().filter(|arm| arm.present && !arm.needs_ecn);
     open.permitted = permitted.map(|arm| arm.name.clone()).collect();
     let head = Head {
@@ -23,7 +23,7 @@ pub fn write(client: &Client, write: &mut dyn FnMut(&[u8]) -> Result<()>) -> Res
         version: VERSION,
         arms: arms.into_iter().map(|arm| arm.name).collect(),
     };
-    line(&head, write)?;
+    write_line(&head, write)?;
     let mut count = 0;
     let mut since = 0;
     loop {
@@ -31,18 +31,18 @@ pub fn write(client: &Client, write: &mut dyn FnMut(&[u8]) -> Result<()>) -> Res
         let events: Vec<Event> = client.get(&page)?;
         for event in &events {
             since = event.id;
-            if let Some(connection) = open.add(event) {
+            if let Some(connection) = open.add_event(event) {
                 count += 1;
-                line(&connection, write)?;
+                write_line(&connection, write)?;
             }
         }
         if events.len() < PAGE {
-            return line(&Tail { end: count }, write);
+            return write_line(&Tail { end: count }, write);
         }
     }
 }
 
-fn line(value: &impl Serialize, write: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
+fn write_line(value: &impl Serialize, write: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
     let mut text = serde_json::to_vec(value)?;
     text.push(b'\n');
     write(&text)
@@ -54,21 +54,21 @@ type ConnectionKey = (u64, u64, String, u16);
 
 /// Connections that have not ended.
 #[derive(Default)]
-struct Open {
+struct OpenConnections {
     lines: HashMap<ConnectionKey, Line>,
     /// Arms that a connection may get without ECN.
     permitted: Vec<String>,
 }
 
-impl Open {
+impl OpenConnections {
     /// Takes the next event; returns the connection that it ends.
-    fn add(&mut self, event: &Event) -> Option<Line> {
+    fn add_event(&mut self, event: &Event) -> Option<Line> {
         let remote = event.remote.clone();
         let key = (event.netns, event.connection, remote, event.remote_port);
         let Some(measurement) = &event.measurement else {
             // Of a change mid-flow the measurements tell.
             if is_choice(event)
-                && let Some(line) = decision(event)
+                && let Some(line) = line_of_decision(event)
             {
                 self.lines.insert(key, line);
             }
@@ -79,8 +79,8 @@ impl Open {
             self.lines.insert(key.clone(), line);
         }
         let line = self.lines.get_mut(&key)?;
-        line.window = window(event);
-        line.stretches.push(measured(event, measurement));
+        line.window = chosen_window(event);
+        line.stretches.push(measured_interval(event, measurement));
         let goes_on = matches!(measurement.end.as_str(), "switch" | "stretch");
         if goes_on {
             None
@@ -102,7 +102,7 @@ impl Open {
             allowed: Some(self.permitted.clone()),
             ..event.clone()
         };
-        decision(&start)
+        line_of_decision(&start)
     }
 }
 
@@ -116,7 +116,7 @@ fn is_choice(event: &Event) -> bool {
 
 /// The start of a connection's line; `None` if its arm is none of the table. A dry run sets
 /// nothing, so that its connections had no choice but the system's.
-fn decision(event: &Event) -> Option<Line> {
+fn line_of_decision(event: &Event) -> Option<Line> {
     let arm = event.arm.clone()?;
     let fixed = event.dry_run || event.control;
     let propensities = match &event.propensities {
@@ -146,7 +146,7 @@ fn decision(event: &Event) -> Option<Line> {
 
 /// The initial window with the probability of what it was. A dry run had no choice. One that the
 /// kernel refused is left out: it is neither what was chosen nor a choice of 10 segments.
-fn window(event: &Event) -> Option<Window> {
+fn chosen_window(event: &Event) -> Option<Window> {
     let window = event.window.as_ref()?;
     if !event.dry_run && window.segments != window.chosen {
         return None;
@@ -162,7 +162,7 @@ fn window(event: &Event) -> Option<Window> {
     })
 }
 
-fn measured(event: &Event, measurement: &Measurement) -> Measured {
+fn measured_interval(event: &Event, measurement: &Measurement) -> Measured {
     Measured {
         time_ms: event.time_ms,
         arm: event.arm.clone(),
@@ -209,13 +209,13 @@ mod tests {
     }
 
     fn lines(changes: &[Value]) -> Vec<Line> {
-        let mut open = Open {
+        let mut open = OpenConnections {
             permitted: vec!["bbr".into(), "cubic".into(), "reno".into()],
-            ..Open::default()
+            ..OpenConnections::default()
         };
         changes
             .iter()
-            .filter_map(|changes| open.add(&event(changes.clone())))
+            .filter_map(|changes| open.add_event(&event(changes.clone())))
             .collect()
     }
 

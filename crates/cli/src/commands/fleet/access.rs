@@ -8,7 +8,7 @@ use thalweg_fleet::{Identity, Name, Operator, Settings, setup};
 
 /// The directory of `thalweg fleet init`, and servers.
 #[derive(Debug, Args)]
-pub struct Access {
+pub struct ServerAccess {
     /// A server, such as tls://nats.example.com:4222. Default: those of the directory.
     #[arg(long = "server", value_name = "URL")]
     servers: Vec<String>,
@@ -17,16 +17,16 @@ pub struct Access {
     port: Option<u16>,
 }
 
-impl Access {
-    /// Whether it says anything.
+impl ServerAccess {
+    /// Whether any option is given.
     pub fn is_given(&self) -> bool {
         !self.servers.is_empty() || self.port.is_some()
     }
 
     /// Connects with the operator's key, or as `operator.creds` says where servers get their accounts as
     /// JWTs.
-    pub fn connect(&self, directory: &Path) -> Result<Operator> {
-        let hosts = hosts(directory)?;
+    pub fn connect_operator(&self, directory: &Path) -> Result<Operator> {
+        let hosts = server_hosts(directory)?;
         let port = self.port.unwrap_or(4222);
         let url = |host: &String| match host.contains(':') {
             true => format!("tls://[{host}]:{port}"),
@@ -49,7 +49,7 @@ impl Access {
 }
 
 /// The servers of a directory.
-pub fn hosts(directory: &Path) -> Result<Vec<String>> {
+pub fn server_hosts(directory: &Path) -> Result<Vec<String>> {
     let servers = directory.join("servers");
     let failed = || {
         let directory = directory.display();

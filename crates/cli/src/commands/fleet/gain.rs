@@ -3,59 +3,63 @@
 use anyhow::Result;
 use clap::Args;
 use thalweg_agent::view::{FleetComparison, FleetGain};
-use thalweg_terminal::output::{self, count, span};
+use thalweg_terminal::output::{self, count_text, span_text};
 use thalweg_units::printable;
 
-use super::ask::Ask;
-use crate::commands::gain::comparison;
+use super::ask::FleetSource;
+use crate::commands::gain::comparison_table;
 use crate::options::Global;
 
 /// Agents, rules or reasons that are named; `--json` has all.
 const NAMED: usize = 20;
 
-/// Who is asked.
+/// Options of `fleet gain`.
 #[derive(Debug, Args)]
 pub struct Options {
     #[command(flatten)]
-    ask: Ask,
+    ask: FleetSource,
 }
 
 /// Shows what all agents gain together.
 pub fn run(global: &Global, options: &Options) -> Result<()> {
     let found = options
         .ask
-        .get(global, "/v1/fleet/gain", |statuses| statuses.gain())?;
-    output::show(&global.format, &found, || text(&found))
+        .ask_fleet(global, "/v1/fleet/gain", |statuses| statuses.gain())?;
+    output::show_value(&global.format, &found, || gain_text(&found))
 }
 
-fn text(gain: &FleetGain) -> String {
-    let mut text = compared(&gain.all);
+fn gain_text(gain: &FleetGain) -> String {
+    let mut text = comparison_text(&gain.all);
     for rule in &gain.rules {
         let name = printable(rule.rule.as_deref().unwrap_or_default());
-        text += &format!("\nRule {name}. {}", compared(rule));
+        text += &format!("\nRule {name}. {}", comparison_text(rule));
     }
     if gain.without > 0 {
-        let agents = count(gain.without, "agent");
+        let agents = count_text(gain.without, "agent");
         text += &format!("\n{agents} without a control group, or without connections in it.\n");
     }
     if !gain.silent.is_empty() {
         let named = gain.silent.iter();
-        let named = named.map(|it| format!("{} ({} ago)", printable(&it.agent), span(it.age_s)));
+        let named =
+            named.map(|it| format!("{} ({} ago)", printable(&it.agent), span_text(it.age_s)));
         text += &format!(
             "\nCounted, though silent for more than an hour: {}.\n",
-            some(named, gain.silent.len(), ", ")
+            first_and_more(named, gain.silent.len(), ", ")
         );
     }
     if !gain.left_out.is_empty() {
         let named = gain.left_out.iter();
         let named = named.map(|it| format!("  {}: {}", printable(&it.agent), printable(&it.why)));
-        text += &format!("\nLeft out:\n{}\n", some(named, gain.left_out.len(), "\n"));
+        text += &format!(
+            "\nLeft out:\n{}\n",
+            first_and_more(named, gain.left_out.len(), "\n")
+        );
     }
     text
 }
 
 /// The first ones, and how many more there are.
-fn some(all: impl Iterator<Item = String>, number: usize, between: &str) -> String {
+fn first_and_more(all: impl Iterator<Item = String>, number: usize, between: &str) -> String {
     let mut shown: Vec<String> = all.take(NAMED).collect();
     if number > NAMED {
         shown.push(format!("and {} more", number - NAMED));
@@ -63,12 +67,12 @@ fn some(all: impl Iterator<Item = String>, number: usize, between: &str) -> Stri
     shown.join(between)
 }
 
-fn compared(it: &FleetComparison) -> String {
+fn comparison_text(it: &FleetComparison) -> String {
     let mut text = format!("{}\n", it.summary);
     if it.rows.is_empty() {
         return text;
     }
-    text += &format!("\n{}", comparison(&it.rows, it.rule.is_some()));
+    text += &format!("\n{}", comparison_table(&it.rows, it.rule.is_some()));
     let known: Vec<_> = it.spread.iter().filter(|it| it.known > 0).collect();
     if known.is_empty() {
         text += "\nNo agent has host-hours enough for an interval of its own.\n";
@@ -90,7 +94,7 @@ fn compared(it: &FleetComparison) -> String {
         let named = it.hinges_on.iter().map(|agent| printable(agent));
         text += &format!(
             "Without any one of these agents a verdict would be another: {}.\n",
-            some(named, it.hinges_on.len(), ", ")
+            first_and_more(named, it.hinges_on.len(), ", ")
         );
     }
     text

@@ -10,11 +10,11 @@ use serde_json::json;
 use thalweg_fleet::Name;
 use thalweg_fleet::setup::{self, Plan};
 use thalweg_terminal::Failure;
-use thalweg_terminal::output::{self, count};
+use thalweg_terminal::output::{self, count_text};
 
 use crate::options::Global;
 
-/// What is to be set up.
+/// Options of `fleet init`.
 #[derive(Debug, Args)]
 pub struct Options {
     /// Directory for everything. It holds the CA's key and the operator's: keep it apart from the
@@ -25,7 +25,7 @@ pub struct Options {
     servers: Vec<String>,
     /// Name of an agent: a-z, A-Z, 0-9, - and _. Agents call themselves by their host's name, with
     /// dots as _ and _ as __.
-    #[arg(long = "agent", value_name = "NAME", value_parser = agent)]
+    #[arg(long = "agent", value_name = "NAME", value_parser = parse_agent)]
     agents: Vec<Name>,
     /// Address at which servers listen.
     #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0")]
@@ -43,7 +43,7 @@ pub struct Options {
     #[arg(long, value_name = "PATH", default_value = "/var/lib/nats/thalweg")]
     store: PathBuf,
     /// Most that a server keeps, such as 4GB.
-    #[arg(long, value_name = "SIZE", default_value = "4GB", value_parser = super::buckets::size)]
+    #[arg(long, value_name = "SIZE", default_value = "4GB", value_parser = super::buckets::parse_size)]
     store_size: u64,
     /// Make the certificates of all servers anew. They hold for two years.
     #[arg(long)]
@@ -51,7 +51,7 @@ pub struct Options {
 }
 
 /// An agent's name, or that of its host, which has dots.
-fn agent(text: &str) -> Result<Name, String> {
+fn parse_agent(text: &str) -> Result<Name, String> {
     let name = match text.contains('.') {
         true => Name::of_host(text),
         false => Name::new(text),
@@ -77,7 +77,7 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
         store_bytes: options.store_size,
         renew: options.renew,
     };
-    let report = setup::setup(&options.directory, &plan)?;
+    let report = setup::set_up_fleet(&options.directory, &plan)?;
     if global.format.json {
         return output::print_json(&json!({
             "servers": report.servers,
@@ -95,8 +95,8 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
          To each agent:  {directory}/agents/NAME/* (agent.nk with mode 0600)\n\
          Policies:       signed by {directory}/policy.nk; agents obey them whose [fleet] keys has its public key:\n\
          {}\n",
-        count(report.servers.len(), "server"),
-        count(report.agents.len(), "agent"),
+        count_text(report.servers.len(), "server"),
+        count_text(report.agents.len(), "agent"),
         report.policy_key
     ))
 }

@@ -10,7 +10,7 @@ use thalweg_terminal::output;
 
 use crate::options::Global;
 
-/// Which file.
+/// Options of `fleet key`.
 #[derive(Debug, Args)]
 pub struct Options {
     /// The seed's file, with mode 0600. If it exists, its public key is printed.
@@ -19,7 +19,9 @@ pub struct Options {
 
 /// Makes a key, or reads it, and prints its public half.
 pub fn run(global: &Global, options: &Options) -> Result<()> {
-    let public = SigningKey::keep(&options.file)?.public().to_string();
+    let public = SigningKey::read_or_create(&options.file)?
+        .public_key()
+        .to_string();
     match global.format.json {
         true => output::print_json(&json!({ "key": public })),
         false => output::print(&format!("{public}\n")),

@@ -6,20 +6,20 @@ use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use thalweg_fleet::keys::{PublicKey, SigningKey};
-use thalweg_fleet::wire::policy::{ALL_PPM, Signed, turn};
+use thalweg_fleet::wire::policy::{ALL_PPM, Signed, canary_turn};
 use thalweg_fleet::wire::{Progress, Status};
 use thalweg_fleet::{Member, Name};
-use thalweg_terminal::output::{self, count};
+use thalweg_terminal::output::{self, count_text};
 use thalweg_units::printable;
 use thalweg_units::{Probability, file};
 
-use super::access::{self, Access};
+use super::access::{self, ServerAccess};
 use crate::commands::policy::load_with_text;
 use crate::options::Global;
 
-/// What is to be done.
+/// Sub-commands of `fleet policy`.
 #[derive(Debug, Subcommand)]
-pub enum What {
+pub enum FleetPolicyCommand {
     /// Sign a policy and publish it; agents with the label put it in force.
     ///
     /// Each checks it before, and takes it back if its settings fail, or if flows of a rule with a share
@@ -38,7 +38,7 @@ pub struct Label {
     #[arg(long, value_name = "LABEL", default_value = "all", value_parser = Name::new)]
     to: Name,
     #[command(flatten)]
-    place: Place,
+    place: FleetDirectory,
     /// The key that signs. Default: policy.nk of the fleet's directory.
     #[arg(long, value_name = "FILE")]
     key: Option<PathBuf>,
@@ -46,21 +46,21 @@ pub struct Label {
 
 /// The fleet.
 #[derive(Debug, Args)]
-pub struct Place {
+pub struct FleetDirectory {
     /// The directory of `thalweg fleet init`. Default: `fleet`.
     #[arg(long = "fleet", id = "directory", value_name = "DIR")]
     directory: Option<PathBuf>,
     #[command(flatten)]
-    access: Access,
+    access: ServerAccess,
 }
 
-impl Place {
-    fn directory(&self) -> &Path {
+impl FleetDirectory {
+    fn directory_path(&self) -> &Path {
         self.directory.as_deref().unwrap_or(Path::new("fleet"))
     }
 }
 
-/// Which policy, and for whom.
+/// Options of `fleet policy apply`.
 #[derive(Debug, Args)]
 pub struct Apply {
     /// The policy: a TOML file of at most 128 KiB.
@@ -69,22 +69,22 @@ pub struct Apply {
     label: Label,
     /// Share of the agents that take it first, such as 5%. They are the same for every policy of the
     /// label. Without it all agents do.
-    #[arg(long, value_name = "SHARE", value_parser = share)]
+    #[arg(long, value_name = "SHARE", value_parser = parse_share)]
     canary: Option<u32>,
 }
 
-/// Of which label.
+/// Options of `fleet policy show`.
 #[derive(Debug, Args)]
 pub struct Show {
-    /// That of this label alone.
+    /// Only the policy of this label.
     #[arg(long, value_name = "LABEL", value_parser = Name::new)]
     to: Option<Name>,
     #[command(flatten)]
-    place: Place,
+    place: FleetDirectory,
 }
 
 /// A share in parts per million.
-fn share(text: &str) -> Result<u32, String> {
+fn parse_share(text: &str) -> Result<u32, String> {
     let expected = || "expected a percentage above 0% and below 100%, such as 5%".to_owned();
     let share: Probability = text.parse().map_err(|_| expected())?;
     let ppm = (share.fraction() * f64::from(ALL_PPM)).round() as u32;
@@ -95,47 +95,47 @@ fn share(text: &str) -> Result<u32, String> {
 }
 
 /// Runs the sub-command.
-pub fn run(global: &Global, what: &What) -> Result<()> {
+pub fn run(global: &Global, what: &FleetPolicyCommand) -> Result<()> {
     match what {
-        What::Apply(options) => {
+        FleetPolicyCommand::Apply(options) => {
             let (bytes, policy) = load_with_text(&options.file)?;
             let compiled = policy.compile().ok();
             if let Some(why) = compiled.and_then(|it| it.machine_bound()) {
                 bail!("{}: {why}", options.file.display());
             }
-            let text = file::text(bytes, &options.file)?;
+            let text = file::decode_text(bytes, &options.file)?;
             let ppm = options.canary.unwrap_or(ALL_PPM);
-            publish(global, &options.label, &text, ppm)
+            publish_policy(global, &options.label, &text, ppm)
         }
-        What::Remove(label) => publish(global, label, "", ALL_PPM),
-        What::Show(options) => show(global, options),
+        FleetPolicyCommand::Remove(label) => publish_policy(global, label, "", ALL_PPM),
+        FleetPolicyCommand::Show(options) => show_policies(global, options),
     }
 }
 
-fn publish(global: &Global, label: &Label, text: &str, ppm: u32) -> Result<()> {
-    let directory = label.place.directory();
+fn publish_policy(global: &Global, label: &Label, text: &str, ppm: u32) -> Result<()> {
+    let directory = label.place.directory_path();
     // The clearer fault comes first.
-    access::hosts(directory)?;
+    access::server_hosts(directory)?;
     let usual = directory.join("policy.nk");
-    let key = SigningKey::read(label.key.as_ref().unwrap_or(&usual))?;
-    let mut operator = label.place.access.connect(directory)?;
+    let key = SigningKey::read_file(label.key.as_ref().unwrap_or(&usual))?;
+    let mut operator = label.place.access.connect_operator(directory)?;
     let members = match operator.statuses() {
         Ok(members) => members,
         Err(error) if ppm == ALL_PPM => {
-            // Whoever takes a policy back at night must be able to.
-            output::warn(&format!("statuses of agents cannot be read: {error}"));
+            // An operator must be able to take a policy back at any time.
+            output::print_warning(&format!("statuses of agents cannot be read: {error}"));
             Vec::new()
         }
         Err(error) => return Err(error).context("statuses of agents, for --canary"),
     };
-    let agents = agents(&members, &label.to);
-    for name in shared(&members, &agents) {
-        output::warn(&format!(
+    let agents = agents_with_label(&members, &label.to);
+    for name in shared_names(&members, &agents) {
+        output::print_warning(&format!(
             "several agents have the name {name} and its key; they count as one here"
         ));
     }
-    let first = first(&agents, &label.to, ppm)?;
-    let number = operator.publish(&label.to, text, ppm, &key, &members)?;
+    let first = canary_agents(&agents, &label.to, ppm)?;
+    let number = operator.publish_policy(&label.to, text, ppm, &key, &members)?;
     let names: Vec<&str> = first.iter().map(|it| it.as_str()).collect();
     if global.format.json {
         return output::print_json(&json!({
@@ -147,11 +147,11 @@ fn publish(global: &Global, label: &Label, text: &str, ppm: u32) -> Result<()> {
         }));
     }
     let who = match ppm {
-        ALL_PPM => format!("for {}", count(agents.len(), "agent")),
+        ALL_PPM => format!("for {}", count_text(agents.len(), "agent")),
         _ => format!(
             "first for {} of {}: {}",
             first.len(),
-            count(agents.len(), "agent"),
+            count_text(agents.len(), "agent"),
             printable(&names.join(" "))
         ),
     };
@@ -165,7 +165,7 @@ fn publish(global: &Global, label: &Label, text: &str, ppm: u32) -> Result<()> {
 }
 
 /// Names of the agents with a label, in order.
-fn agents(members: &[Member], label: &Name) -> Vec<Name> {
+fn agents_with_label(members: &[Member], label: &Name) -> Vec<Name> {
     let has = |status: &Status| *label == Name::all() || status.labels.contains(label);
     members
         .iter()
@@ -174,8 +174,8 @@ fn agents(members: &[Member], label: &Name) -> Vec<Name> {
         .collect()
 }
 
-/// Those of them whose name and key several machines have.
-fn shared<'a>(members: &'a [Member], agents: &[Name]) -> impl Iterator<Item = &'a Name> {
+/// Names out of `agents` that several machines have, with the same key.
+fn shared_names<'a>(members: &'a [Member], agents: &[Name]) -> impl Iterator<Item = &'a Name> {
     members
         .iter()
         .filter(|member| member.status.as_ref().is_ok_and(|status| status.is_shared))
@@ -183,9 +183,11 @@ fn shared<'a>(members: &'a [Member], agents: &[Name]) -> impl Iterator<Item = &'
         .filter(|name| agents.contains(name))
 }
 
-/// Those of them that take a policy first. A share of nobody is an error.
-fn first(agents: &[Name], label: &Name, ppm: u32) -> Result<Vec<Name>> {
-    let turns = agents.iter().map(|agent| (turn(agent, label), agent));
+/// Agents out of `agents` that take a policy first. A share of nobody is an error.
+fn canary_agents(agents: &[Name], label: &Name, ppm: u32) -> Result<Vec<Name>> {
+    let turns = agents
+        .iter()
+        .map(|agent| (canary_turn(agent, label), agent));
     let mut turns: Vec<(u32, &Name)> = turns.collect();
     turns.sort();
     let first = turns.iter().filter(|(turn, _)| *turn < ppm);
@@ -202,15 +204,18 @@ fn first(agents: &[Name], label: &Name, ppm: u32) -> Result<Vec<Name>> {
     let least = f64::from(least / 1000 + 1) / 10.0;
     bail!(
         "--canary: {given}% of {} is nobody, expected at least {least}%, which is {agent}",
-        count(agents.len(), "agent")
+        count_text(agents.len(), "agent")
     )
 }
 
-fn show(global: &Global, options: &Show) -> Result<()> {
-    let mut operator = options.place.access.connect(options.place.directory())?;
+fn show_policies(global: &Global, options: &Show) -> Result<()> {
+    let mut operator = options
+        .place
+        .access
+        .connect_operator(options.place.directory_path())?;
     let members = operator.statuses()?;
     let mut policies = Vec::new();
-    for (label, signed) in operator.policies()? {
+    for (label, signed) in operator.last_policies()? {
         if options.to.as_ref().is_some_and(|to| *to != label) {
             continue;
         }
@@ -236,7 +241,7 @@ fn show(global: &Global, options: &Show) -> Result<()> {
                     "number": policy.number,
                     "time_s": policy.time_s,
                     "canary_ppm": policy.canary_ppm,
-                    "key": signed.key(),
+                    "key": signed.signer_key(),
                     "is_signed": is_signed(label, signed),
                     "text": policy.text,
                     "agents": agents.iter().map(agent).collect::<Vec<_>>(),
@@ -266,12 +271,12 @@ fn show(global: &Global, options: &Show) -> Result<()> {
         output::print(&format!(
             "{label}: {what} {}, for {who}, signed {} {signer} {}\n",
             policy.number,
-            output::time(
+            output::time_text(
                 i64::try_from(policy.time_s)
                     .unwrap_or(i64::MAX)
                     .saturating_mul(1000)
             ),
-            signed.key(),
+            signed.signer_key(),
         ))?;
         let row = |(agent, progress): &(Name, Option<Progress>)| match progress {
             Some(it) => vec![
@@ -299,8 +304,8 @@ fn show(global: &Global, options: &Show) -> Result<()> {
 
 /// Whether the key that a policy names signed it, for this label.
 fn is_signed(label: &Name, signed: &Signed) -> bool {
-    let key = PublicKey::parse(signed.key());
-    key.is_ok_and(|key| signed.obeyed(label, &[key], None).is_ok())
+    let key = PublicKey::parse(signed.signer_key());
+    key.is_ok_and(|key| signed.verify_for(label, &[key], None).is_ok())
 }
 
 #[cfg(test)]
@@ -310,26 +315,26 @@ mod tests {
 
     #[test]
     fn a_share_of_nobody_says_how_much_somebody_is() {
-        assert_eq!(share("5%"), Ok(50_000));
+        assert_eq!(parse_share("5%"), Ok(50_000));
         for wrong in ["0%", "100%", "5", "-1%", ""] {
-            assert!(share(wrong).is_err(), "{wrong}");
+            assert!(parse_share(wrong).is_err(), "{wrong}");
         }
         let agents: Vec<Name> = (0..20)
             .map(|it| Name::new(&format!("web{it}")).unwrap())
             .collect();
         let label = Name::all();
-        let said = first(&agents, &label, 1).unwrap_err().to_string();
+        let said = canary_agents(&agents, &label, 1).unwrap_err().to_string();
         let (_, least) = said.split_once("at least ").unwrap();
         let (least, agent) = least.split_once(", which is ").unwrap();
-        let found = first(&agents, &label, share(least).unwrap()).unwrap();
+        let found = canary_agents(&agents, &label, parse_share(least).unwrap()).unwrap();
         assert_eq!(found, [Name::new(agent).unwrap()]);
         // Whoever is among the first 5 % is among the first half.
         let (some, half) = (200_000, 500_000);
         let (some, half) = (
-            first(&agents, &label, some).unwrap(),
-            first(&agents, &label, half).unwrap(),
+            canary_agents(&agents, &label, some).unwrap(),
+            canary_agents(&agents, &label, half).unwrap(),
         );
         assert!(some.len() < half.len() && some.iter().all(|it| half.contains(it)));
-        assert_eq!(first(&agents, &label, ALL_PPM).unwrap().len(), 20);
+        assert_eq!(canary_agents(&agents, &label, ALL_PPM).unwrap().len(), 20);
     }
 }

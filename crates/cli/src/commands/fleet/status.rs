@@ -6,22 +6,22 @@ use anyhow::Result;
 use clap::Args;
 use serde::Serialize;
 use thalweg_agent::view::{FleetAgent, FleetAgents, FleetPlace, FleetTraffic};
-use thalweg_terminal::output::{self, count, span};
+use thalweg_terminal::output::{self, count_text, span_text};
 use thalweg_units::printable;
 
-use super::ask::Ask;
+use super::ask::FleetSource;
 use crate::options::Global;
 
-/// Who is asked.
+/// Options of `fleet status`.
 #[derive(Debug, Args)]
 pub struct Options {
     #[command(flatten)]
-    ask: Ask,
+    ask: FleetSource,
 }
 
 /// How the agent stands, and all agents.
 #[derive(Serialize)]
-struct Shown {
+struct FleetStatus {
     #[serde(flatten)]
     place: FleetPlace,
     /// All agents; `None`: they cannot be had.
@@ -33,26 +33,26 @@ struct Shown {
 
 /// Shows how the agent stands, and all agents.
 pub fn run(global: &Global, options: &Options) -> Result<()> {
-    if let Some(statuses) = options.ask.servers()? {
+    if let Some(statuses) = options.ask.server_statuses()? {
         let agents = statuses.agents();
-        return output::show(&global.format, &agents, || all(&agents));
+        return output::show_value(&global.format, &agents, || agents_text(&agents));
     }
-    let client = global.client()?;
+    let client = global.agent_client()?;
     let found: Option<FleetPlace> = client.get("/v1/fleet")?;
     let found = found.map(|place| {
         let agents = client.get::<Option<FleetAgents>>("/v1/fleet/agents");
         let fleet_fault = agents.as_ref().err().map(|error| format!("{error:#}"));
-        Shown {
+        FleetStatus {
             place,
             fleet: agents.ok().flatten(),
             fleet_fault,
         }
     });
-    output::show(&global.format, &found, || match &found {
+    output::show_value(&global.format, &found, || match &found {
         None => "this agent is in no fleet ([fleet] servers = [])\n".to_owned(),
         Some(shown) => {
             let others = match (&shown.fleet, &shown.fleet_fault) {
-                (Some(agents), _) => all(agents),
+                (Some(agents), _) => agents_text(agents),
                 (None, why) => {
                     let why = why.as_deref().unwrap_or("the agent does not tell");
                     format!(
@@ -61,17 +61,17 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
                     )
                 }
             };
-            format!("{}\n{others}", text(&shown.place))
+            format!("{}\n{others}", place_text(&shown.place))
         }
     })
 }
 
 /// All agents: one line, and a table.
-fn all(agents: &FleetAgents) -> String {
+fn agents_text(agents: &FleetAgents) -> String {
     let line = format!(
         "{}, {}, {} silent, {} with problems\n",
-        count(agents.agents.len(), "agent"),
-        count(agents.versions.len(), "version"),
+        count_text(agents.agents.len(), "agent"),
+        count_text(agents.versions.len(), "version"),
         agents.silent,
         agents.with_problems
     );
@@ -81,12 +81,12 @@ fn all(agents: &FleetAgents) -> String {
     let header = [
         "Agent", "Version", "Labels", "Status", "Policies", "Problems",
     ];
-    let rows = agents.agents.iter().map(row).collect();
+    let rows = agents.agents.iter().map(agent_row).collect();
     format!("{line}\n{}", output::table(&header, &[], rows))
 }
 
-fn row(agent: &FleetAgent) -> Vec<String> {
-    let age = span(agent.age_s);
+fn agent_row(agent: &FleetAgent) -> Vec<String> {
+    let age = span_text(agent.age_s);
     let policies = agent.policies.iter();
     let policies = policies.map(|it| format!("{} {} {}", it.label, it.number, it.stage));
     let problems = match &agent.unreadable {
@@ -106,7 +106,7 @@ fn row(agent: &FleetAgent) -> Vec<String> {
     ]
 }
 
-fn text(place: &FleetPlace) -> String {
+fn place_text(place: &FleetPlace) -> String {
     let server = match (&place.server, place.connected_s) {
         (Some(server), Some(seconds)) => format!("{}, for {seconds} s", printable(server)),
         _ => "none: the fleet is away; the agent goes on without it".to_owned(),

@@ -4,12 +4,12 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::Args;
-use thalweg_control::policy::{How, Report};
+use thalweg_control::policy::{ApplyOptions, Report};
 
 use crate::client::check_pins_last;
 use crate::options::Global;
 
-/// Which policy, and how.
+/// Options of `policy apply`.
 #[derive(Debug, Args)]
 pub struct Options {
     /// The policy: a TOML file.
@@ -25,19 +25,19 @@ pub struct Options {
 
 /// Applies it.
 pub fn run(global: &Global, options: &Options) -> Result<()> {
-    let (bytes, compiled, warnings) = super::compile(&options.file)?;
+    let (bytes, compiled, warnings) = super::compile_file(&options.file)?;
     let (place, history) = super::own_place(global)?;
     check_pins_last(&place.pin)?;
     let file = std::path::absolute(&options.file).unwrap_or_else(|_| options.file.clone());
-    let how = How {
+    let how = ApplyOptions {
         dry_run: options.dry_run,
         existing: options.existing,
     };
     let mut outcome = history.apply(&place, &bytes, compiled, &file, how)?;
     outcome.applied.notes.extend(warnings);
     let report = match options.existing {
-        true => Report::read(&place.pin, &history)?,
+        true => Report::read_counters(&place.pin, &history)?,
         false => None,
     };
-    super::tell(global, &outcome, report.as_ref())
+    super::show_outcome(global, &outcome, report.as_ref())
 }

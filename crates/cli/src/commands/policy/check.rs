@@ -9,12 +9,12 @@ use clap::Args;
 use serde::Serialize;
 use thalweg_policy::{Policy, WarningKind};
 use thalweg_terminal::Failure;
-use thalweg_terminal::output::{self, Fault, count};
+use thalweg_terminal::output::{self, Fault, count_text};
 use thalweg_units::{Position, excerpt};
 
 use crate::options::Global;
 
-/// Which files.
+/// Options of `policy check`.
 #[derive(Debug, Args)]
 pub struct Options {
     /// Policy files.
@@ -55,13 +55,13 @@ struct Warning {
 pub fn run(global: &Global, options: &Options) -> Result<()> {
     let mut reports = Vec::new();
     for file in &options.files {
-        let bytes = super::read(file)?;
-        let mut report = check(file, &bytes);
+        let bytes = super::read_file(file)?;
+        let mut report = check_policy(file, &bytes);
         if options.here && report.faults.is_empty() {
-            report.faults = here::lacking(&bytes, file)?;
+            report.faults = here::lacking_here(&bytes, file)?;
         }
         if !global.format.json {
-            output::print(&text(&report, &String::from_utf8_lossy(&bytes)))?;
+            output::print(&report_text(&report, &String::from_utf8_lossy(&bytes)))?;
         }
         reports.push(report);
     }
@@ -71,19 +71,19 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
     let faults: usize = reports.iter().map(|report| report.faults.len()).sum();
     let warnings: usize = reports.iter().map(|report| report.warnings.len()).sum();
     if faults > 0 {
-        return Err(Failure::Faults(format!("found {}", count(faults, "fault"))).into());
+        return Err(Failure::Faults(format!("found {}", count_text(faults, "fault"))).into());
     }
     if options.deny_warnings && warnings > 0 {
         let message = format!(
             "found {}, which --deny-warnings forbids",
-            count(warnings, "warning")
+            count_text(warnings, "warning")
         );
         return Err(Failure::Faults(message).into());
     }
     Ok(())
 }
 
-fn check(file: &Path, bytes: &[u8]) -> Report {
+fn check_policy(file: &Path, bytes: &[u8]) -> Report {
     let mut report = Report {
         file: file.display().to_string(),
         policy: String::new(),
@@ -96,7 +96,7 @@ fn check(file: &Path, bytes: &[u8]) -> Report {
     let policy = match Policy::parse(bytes, file) {
         Ok(policy) => policy,
         Err(faults) => {
-            report.faults = output::faults(&faults);
+            report.faults = output::json_faults(&faults);
             return report;
         }
     };
@@ -104,7 +104,7 @@ fn check(file: &Path, bytes: &[u8]) -> Report {
     report.rules = policy.rules.len();
     report.settings = policy.rules.iter().map(|rule| rule.actions.len()).sum();
     if let Err(faults) = policy.compile() {
-        report.faults = output::faults(&faults);
+        report.faults = output::json_faults(&faults);
     }
     let warnings = policy.warnings_where(super::rto_min_us());
     let warnings = warnings.into_iter().map(|warning| Warning {
@@ -119,7 +119,7 @@ fn check(file: &Path, bytes: &[u8]) -> Report {
     report
 }
 
-fn text(report: &Report, source: &str) -> String {
+fn report_text(report: &Report, source: &str) -> String {
     let file = &report.file;
     let mut text = String::new();
     for fault in &report.faults {
@@ -145,20 +145,24 @@ fn text(report: &Report, source: &str) -> String {
     }
     let found = match (report.faults.len(), report.warnings.len()) {
         (0, 0) => "good".to_owned(),
-        (0, warnings) => count(warnings, "warning"),
-        (faults, 0) => count(faults, "fault"),
+        (0, warnings) => count_text(warnings, "warning"),
+        (faults, 0) => count_text(faults, "fault"),
         (faults, warnings) => {
-            format!("{}, {}", count(faults, "fault"), count(warnings, "warning"))
+            format!(
+                "{}, {}",
+                count_text(faults, "fault"),
+                count_text(warnings, "warning")
+            )
         }
     };
     let notes = match report.notes.len() {
         0 => String::new(),
-        notes => format!(", {}", count(notes, "note")),
+        notes => format!(", {}", count_text(notes, "note")),
     };
     let size = format!(
         "{}, {}; ",
-        count(report.rules, "rule"),
-        count(report.settings, "setting")
+        count_text(report.rules, "rule"),
+        count_text(report.settings, "setting")
     );
     let size = if report.policy.is_empty() { "" } else { &size };
     text.push_str(&format!("{file}: {size}{found}{notes}\n"));

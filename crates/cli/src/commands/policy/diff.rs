@@ -9,7 +9,7 @@ use thalweg_terminal::output;
 
 use crate::options::Global;
 
-/// Which policies.
+/// Options of `policy diff`.
 #[derive(Debug, Args)]
 pub struct Options {
     /// The policy before.
@@ -22,12 +22,15 @@ pub struct Options {
 
 /// Compares rules by their meaning, not by their text.
 pub fn run(global: &Global, options: &Options) -> Result<()> {
-    let (before, after) = (super::load(&options.before)?, super::load(&options.after)?);
+    let (before, after) = (
+        super::load_policy(&options.before)?,
+        super::load_policy(&options.after)?,
+    );
     let difference = Difference::between(&before, &after);
-    output::show(&global.format, &difference, || text(&difference))
+    output::show_value(&global.format, &difference, || difference_text(&difference))
 }
 
-fn text(difference: &Difference) -> String {
+fn difference_text(difference: &Difference) -> String {
     if difference.is_empty() {
         return "no difference\n".to_owned();
     }
@@ -41,7 +44,7 @@ fn text(difference: &Difference) -> String {
     for rule in &difference.changed {
         text.push_str(&format!("changed  {}\n", rule.name));
         for change in &rule.changes {
-            text.push_str(&line(change));
+            text.push_str(&change_line(change));
         }
     }
     for name in &difference.moved {
@@ -50,7 +53,7 @@ fn text(difference: &Difference) -> String {
     text
 }
 
-fn line(change: &Change) -> String {
+fn change_line(change: &Change) -> String {
     let what = &change.what;
     match (&change.before, &change.after) {
         (Some(before), Some(after)) => format!("           {what}: {before} -> {after}\n"),

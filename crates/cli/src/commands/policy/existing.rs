@@ -1,16 +1,16 @@
 //! Open connections in the output of `thalweg policy apply --existing`.
 
 use serde_json::{Value, json};
-use thalweg_control::policy::{Reached, Report, RuleReport};
+use thalweg_control::policy::{Report, RuleReport, VisitedConnections};
 use thalweg_terminal::output;
-use thalweg_terminal::output::count;
+use thalweg_terminal::output::count_text;
 
 use super::show;
 
 /// For scripts.
-pub fn json(reached: &Reached, report: Option<&Report>) -> Value {
+pub fn visited_json(reached: &VisitedConnections, report: Option<&Report>) -> Value {
     let mut value = json!(reached);
-    let rules = matched(report).map(|rule| {
+    let rules = matched_rules(report).map(|rule| {
         json!({
             "name": rule.name,
             "never": rule.never,
@@ -23,7 +23,7 @@ pub fn json(reached: &Reached, report: Option<&Report>) -> Value {
 }
 
 /// For people: the rules that open connections got.
-pub fn text(reached: &Reached, report: Option<&Report>) -> String {
+pub fn visited_text(reached: &VisitedConnections, report: Option<&Report>) -> String {
     let header = [
         "Rule",
         "Open connections",
@@ -33,17 +33,17 @@ pub fn text(reached: &Reached, report: Option<&Report>) -> String {
         "Failed",
         "What failed",
     ];
-    let rows: Vec<Vec<String>> = matched(report)
+    let rows: Vec<Vec<String>> = matched_rules(report)
         .filter_map(|rule| {
             let existing = rule.existing.as_ref()?;
             Some(vec![
-                show::name(rule),
+                show::rule_name(rule),
                 existing.matched.to_string(),
                 existing.done.to_string(),
                 existing.unchanged.to_string(),
                 existing.left.to_string(),
                 existing.failed.to_string(),
-                show::failures(rule),
+                show::failures_text(rule),
             ])
         })
         .collect();
@@ -55,8 +55,8 @@ pub fn text(reached: &Reached, report: Option<&Report>) -> String {
     text.push_str(&format!(
         "\n{} in {}: no rule holds for {}, newer than the policy: {}; in other cgroups, not \
          touched: {}\n",
-        count(reached.open, "open connection"),
-        count(reached.namespaces, "network namespace"),
+        count_text(reached.open, "open connection"),
+        count_text(reached.namespaces, "network namespace"),
         reached.unmatched,
         reached.newer,
         reached.outside
@@ -65,7 +65,7 @@ pub fn text(reached: &Reached, report: Option<&Report>) -> String {
 }
 
 /// Rules that open connections got.
-fn matched(report: Option<&Report>) -> impl Iterator<Item = &RuleReport> {
+fn matched_rules(report: Option<&Report>) -> impl Iterator<Item = &RuleReport> {
     let rules = report.map_or(&[][..], |report| &report.rules);
     rules.iter().filter(|rule| {
         let existing = rule.existing.as_ref();

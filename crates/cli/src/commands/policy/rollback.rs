@@ -10,7 +10,7 @@ pub fn run(global: &Global) -> Result<()> {
     let (place, history) = super::own_place(global)?;
     check_pins_last(&place.pin)?;
     let kept = super::kept_by_listeners(&history, &place.pin);
-    let mut outcome = history.rollback(&place)?;
+    let mut outcome = history.roll_back(&place)?;
     outcome.applied.notes.extend(kept);
-    super::tell(global, &outcome, None)
+    super::show_outcome(global, &outcome, None)
 }

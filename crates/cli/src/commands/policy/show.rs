@@ -3,7 +3,7 @@
 use anyhow::{Result, bail};
 use thalweg_control::policy::{self, Report, RuleReport};
 use thalweg_terminal::output;
-use thalweg_terminal::output::count;
+use thalweg_terminal::output::count_text;
 
 use crate::options::Global;
 
@@ -13,15 +13,15 @@ const REMEDY: &str =
 
 /// Shows the policy in force.
 pub fn run(global: &Global) -> Result<()> {
-    let (place, history) = super::place(global, global.readable_or_warn()?)?;
-    let faults = policy::faults(&place, &history)?;
+    let (place, history) = super::paths_and_history(global, global.readable_or_warn()?)?;
+    let faults = policy::find_problems(&place, &history)?;
     let report = match faults.is_empty() {
         true => {
-            history.attend(&place)?;
-            Report::look(&place.pin, &history)?
+            history.recover(&place)?;
+            Report::read_and_scan(&place.pin, &history)?
         }
         // Without its pins there is nothing to show but that.
-        false => match Report::look(&place.pin, &history) {
+        false => match Report::read_and_scan(&place.pin, &history) {
             Ok(report) => report.map(|report| Report {
                 faults: faults.clone(),
                 ..report
@@ -32,20 +32,20 @@ pub fn run(global: &Global) -> Result<()> {
     if report.is_none() && !faults.is_empty() {
         eprintln!("warning: {}; {REMEDY}", faults.join("; "));
     }
-    output::show(&global.format, &report, || match &report {
+    output::show_value(&global.format, &report, || match &report {
         None => "no policy is in force\n".to_owned(),
-        Some(report) => text(report),
+        Some(report) => report_text(report),
     })
 }
 
-fn text(report: &Report) -> String {
-    let mut text = output::pairs(vec![
+fn report_text(report: &Report) -> String {
+    let mut text = output::pairs_table(vec![
         (
             "policy",
             format!("{} (number {})", report.name, report.number),
         ),
         ("file", report.file.clone()),
-        ("in force since", output::time(report.applied_ms)),
+        ("in force since", output::time_text(report.applied_ms)),
         (
             "dry run",
             if report.dry_run {
@@ -55,7 +55,7 @@ fn text(report: &Report) -> String {
             }
             .to_owned(),
         ),
-        ("memory", output::bytes(report.map_bytes)),
+        ("memory", output::bytes_text(report.map_bytes)),
     ]);
     for fault in &report.faults {
         text.push_str(&format!("problem: {fault}; {REMEDY}\n"));
@@ -86,7 +86,7 @@ fn text(report: &Report) -> String {
         ),
     ] {
         if missed > 0 {
-            text.push_str(&format!("{} {why}\n", count(missed, what)));
+            text.push_str(&format!("{} {why}\n", count_text(missed, what)));
         }
     }
     let mut header = vec!["Rule", "Flows", "Answers", "Done", "Failed"];
@@ -97,15 +97,15 @@ fn text(report: &Report) -> String {
         numbers.push(5);
     }
     header.push("What failed");
-    let rows = report.rules.iter().map(|rule| row(rule, existing));
+    let rows = report.rules.iter().map(|rule| rule_row(rule, existing));
     text.push('\n');
     text.push_str(&output::table(&header, &numbers, rows.collect()));
     text
 }
 
-fn row(rule: &RuleReport, existing: bool) -> Vec<String> {
+fn rule_row(rule: &RuleReport, existing: bool) -> Vec<String> {
     let mut row = vec![
-        name(rule),
+        rule_name(rule),
         rule.matched.to_string(),
         rule.asked.to_string(),
         rule.done.to_string(),
@@ -118,19 +118,19 @@ fn row(rule: &RuleReport, existing: bool) -> Vec<String> {
             .map_or(0, |existing| existing.matched);
         row.push(matched.to_string());
     }
-    row.push(failures(rule));
+    row.push(failures_text(rule));
     row
 }
 
 /// A rule's name, and whether it is a `never` rule, or suspended.
-pub(super) fn name(rule: &RuleReport) -> String {
+pub(super) fn rule_name(rule: &RuleReport) -> String {
     let never = if rule.never { " (never)" } else { "" };
     let suspended = if rule.suspended { " (suspended)" } else { "" };
     format!("{}{never}{suspended}", rule.name)
 }
 
 /// Failed settings of a rule, in one line.
-pub(super) fn failures(rule: &RuleReport) -> String {
+pub(super) fn failures_text(rule: &RuleReport) -> String {
     let failures: Vec<String> = rule
         .failures
         .iter()

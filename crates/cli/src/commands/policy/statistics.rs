@@ -27,13 +27,13 @@ pub struct Options {
 
 /// Prints reports, one a line; with `--json` one document each.
 pub fn run(global: &Global, options: &Options) -> Result<()> {
-    let (place, _) = super::place(global, global.readable_or_warn()?)?;
+    let (place, _) = super::paths_and_history(global, global.readable_or_warn()?)?;
     let end = options
         .seconds
         .map(|seconds| Instant::now() + Duration::from_secs(seconds));
     let left = Cell::new(options.limit.unwrap_or(u64::MAX));
     let until = || left.get() == 0 || end.is_some_and(|end| Instant::now() >= end);
-    policy::watch(&place.pin, until, |flow| {
+    policy::watch_statistics(&place.pin, until, |flow| {
         if left.get() == 0 {
             return Ok(());
         }
@@ -41,36 +41,36 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
         if global.format.json {
             output::print_json_line(&flow)
         } else {
-            output::print(&line(&flow))
+            output::print(&statistics_line(&flow))
         }
     })
 }
 
-fn line(flow: &FlowStatistics) -> String {
+fn statistics_line(flow: &FlowStatistics) -> String {
     let option = flow
         .received_option
         .map_or_else(String::new, |value| format!(" option {value}"));
     format!(
         "{} {}:{} {}:{} rule {} sent {} received {} delivered {} marked {} again {} twice {} \
          rtt {} cwnd {}{option}\n",
-        output::time(flow.time_ms),
-        bracketed(flow.local),
+        output::time_text(flow.time_ms),
+        bracketed_address(flow.local),
         flow.local_port,
-        bracketed(flow.remote),
+        bracketed_address(flow.remote),
         flow.remote_port,
         flow.rule,
-        output::bytes(flow.bytes_acked),
-        output::bytes(flow.bytes_received),
+        output::bytes_text(flow.bytes_acked),
+        output::bytes_text(flow.bytes_received),
         flow.delivered,
         flow.delivered_ce,
         flow.retransmitted,
         flow.dsack_dups,
-        output::milliseconds(flow.srtt_us),
+        output::milliseconds_text(flow.srtt_us),
         flow.snd_cwnd
     )
 }
 
-fn bracketed(address: std::net::IpAddr) -> String {
+fn bracketed_address(address: std::net::IpAddr) -> String {
     match address {
         std::net::IpAddr::V6(address) => format!("[{address}]"),
         std::net::IpAddr::V4(address) => address.to_string(),

@@ -6,38 +6,38 @@ use std::path::PathBuf;
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 use serde::Serialize;
-use thalweg_policy::catalogue::stages;
+use thalweg_policy::catalogue::stages_in_mask;
 use thalweg_policy::{Condition, Flow, FlowKind, Namespace, Policy, Rule, Selector, Stage};
-use thalweg_terminal::{Failure, output, whole};
+use thalweg_terminal::{Failure, output, whole_number};
 use thalweg_units::grammar::share_text;
 
-use crate::options::{Global, address};
+use crate::options::{Global, parse_address};
 
 /// Number of rejected rules in the table.
 const ROWS: usize = 20;
 
-/// Which flow.
+/// Options of `policy test`.
 #[derive(Debug, Args)]
 pub struct Options {
     /// Policy file.
     #[arg(value_name = "FILE")]
     file: PathBuf,
     /// Address of the peer; for all but listeners.
-    #[arg(long, value_name = "ADDRESS", value_parser = address)]
+    #[arg(long, value_name = "ADDRESS", value_parser = parse_address)]
     remote: Option<IpAddr>,
     /// Address of this machine, of the same family.
     ///
     /// Needed where the policy has conditions on it.
-    #[arg(long, value_name = "ADDRESS", value_parser = address)]
+    #[arg(long, value_name = "ADDRESS", value_parser = parse_address)]
     local: Option<IpAddr>,
     /// Port of the peer. Default: not known.
-    #[arg(long, value_name = "PORT", value_parser = whole(1..=u16::MAX))]
+    #[arg(long, value_name = "PORT", value_parser = whole_number(1..=u16::MAX))]
     remote_port: Option<u16>,
     /// Port of this machine. Default: not known.
-    #[arg(long, value_name = "PORT", value_parser = whole(1..=u16::MAX))]
+    #[arg(long, value_name = "PORT", value_parser = whole_number(1..=u16::MAX))]
     local_port: Option<u16>,
     /// Port of the service.
-    #[arg(long, value_name = "PORT", value_parser = whole(1..=u16::MAX))]
+    #[arg(long, value_name = "PORT", value_parser = whole_number(1..=u16::MAX))]
     port: Option<u16>,
     /// Who opens the flow.
     #[arg(long, value_enum, default_value_t = Direction::Active)]
@@ -126,7 +126,7 @@ struct Other {
 /// Evaluates the policy for the flow.
 pub fn run(global: &Global, options: &Options) -> Result<()> {
     let flow = flow(options)?;
-    let policy = super::load(&options.file)?;
+    let policy = super::load_policy(&options.file)?;
     let looks_at_local = policy
         .rules
         .iter()
@@ -135,7 +135,7 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
         return Err(usage("--local is missing: rules of this policy look at it"));
     }
     let answer = answer(&policy, &flow, options);
-    output::show(&global.format, &answer, || text(&answer, options.all))
+    output::show_value(&global.format, &answer, || text(&answer, options.all))
 }
 
 fn usage(message: &str) -> anyhow::Error {
@@ -207,7 +207,7 @@ fn flow(options: &Options) -> Result<Flow> {
 }
 
 fn answer(policy: &Policy, flow: &Flow, options: &Options) -> Answer {
-    let outcomes = policy.outcomes(flow);
+    let outcomes = policy.outcome_shares(flow);
     let chosen: Vec<&str> = outcomes
         .iter()
         .filter_map(|(_, rule)| rule.map(|rule| rule.name.as_str()))
@@ -234,10 +234,10 @@ fn answer(policy: &Policy, flow: &Flow, options: &Options) -> Answer {
 fn chosen(rule: &Rule) -> Chosen {
     let settings = rule.actions.iter().map(|action| Setting {
         key: action.key.name,
-        value: action.text(),
-        stages: stages(action.stages).map(Stage::name).collect(),
+        value: action.value_text(),
+        stages: stages_in_mask(action.stages).map(Stage::name).collect(),
         option: action.key.option,
-        since: action.key.since(action.stages).to_string(),
+        since: action.key.first_kernel_at(action.stages).to_string(),
     });
     Chosen {
         name: rule.name.clone(),
@@ -256,13 +256,13 @@ fn other(
     winner: Option<&Rule>,
     options: &Options,
 ) -> Other {
-    let failing = rule.conditions.failing(flow);
+    let failing = rule.conditions.failing_conditions(flow);
     let why = if failing.is_empty() {
         winner.map_or_else(String::new, |winner| {
             later(policy, flow, (place, rule), winner)
         })
     } else {
-        let texts = rule.conditions.texts();
+        let texts = rule.conditions.condition_texts();
         let unknown = |condition: Condition| match condition {
             Condition::LocalPort => flow.local_port == 0,
             Condition::RemotePort => flow.remote_port == 0 && flow.kind != FlowKind::Listener,
@@ -296,10 +296,13 @@ fn other(
 
 /// The step of the order that put a rule behind the winner.
 fn later(policy: &Policy, flow: &Flow, (place, rule): (usize, &Rule), winner: &Rule) -> String {
-    let Some((first, _)) = policy.rule(&winner.name) else {
+    let Some((first, _)) = policy.find_rule(&winner.name) else {
         return String::new();
     };
-    let (won, own) = (winner.precedence(flow, first), rule.precedence(flow, place));
+    let (won, own) = (
+        winner.precedence_for(flow, first),
+        rule.precedence_for(flow, place),
+    );
     let name = &winner.name;
     if won.never != own.never {
         format!("holds, but {name} protects the flow")

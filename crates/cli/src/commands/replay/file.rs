@@ -24,7 +24,7 @@ const MAX_BYTES: u64 = 4 << 30;
 const ROUNDING: f64 = 0.01;
 /// Largest cost of an initial window, bits, and the least below 0.
 const COST_MAX: f64 = 32.0;
-/// What a retransmission of all segments costs, bits (`thalweg_learner::window::report`).
+/// Cost of a retransmission of all segments, bits (`thalweg_learner::window::report`).
 const WASTE_BITS: f64 = 3.0;
 
 /// The first line.
@@ -61,7 +61,7 @@ pub struct Line {
     /// agents told.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub level: Option<String>,
-    /// Whether it is in the control group.
+    /// Whether the connection is in the control group.
     pub control: bool,
     /// Probability of each arm; one without is not chosen.
     pub propensities: BTreeMap<String, f64>,
@@ -73,10 +73,10 @@ pub struct Line {
     pub parameters: u32,
     /// Number of connections that it stands for: one over the share of host-hours kept.
     pub stands_for: f64,
-    /// Its initial window, where these are learned.
+    /// Initial window, where these are learned.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub window: Option<Window>,
-    /// Its measured stretches.
+    /// Measurement intervals.
     pub stretches: Vec<Measured>,
 }
 
@@ -84,9 +84,9 @@ pub struct Line {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Window {
-    /// What it had, segments.
+    /// Size of the window, segments.
     pub segments: u32,
-    /// Probability of that.
+    /// Probability of that size.
     pub propensity: f64,
     /// The time of the transfer in units of the round trips that it takes with the kernel's own
     /// window, bits; `None`: it said nothing about the window.
@@ -94,15 +94,15 @@ pub struct Window {
     pub cost_bits: Option<f64>,
 }
 
-/// A measured stretch.
+/// A measurement interval.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Measured {
-    /// When it ended, milliseconds since 1970.
+    /// End of the interval, milliseconds since 1970.
     pub time_ms: i64,
-    /// Its arm, if it is one.
+    /// Arm of the interval, if its congestion control is one.
     pub arm: Option<String>,
-    /// How it ended.
+    /// Cause of the end.
     pub end: String,
     /// Acknowledged bytes.
     pub bytes: u64,
@@ -130,7 +130,7 @@ pub struct Measured {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Tail {
-    /// Number of connections before it.
+    /// Names of the causes of an interval's end.
     pub end: u64,
 }
 
@@ -150,22 +150,21 @@ pub struct Decisions {
     pub arms: Vec<String>,
     /// Connections in order of time.
     pub connections: Vec<Connection>,
-    /// Those with an initial window that was chosen, in order of time.
+    /// Connections whose initial window was chosen, in order of time.
     pub windows: Vec<First>,
 }
 
 /// Reads a file whole. `networks`: how long the prefixes are whose records choose windows.
 ///
 /// # Errors
-/// What is wrong with it, with file and line.
-pub fn read(path: &Path, networks: &Networks) -> Result<Decisions> {
+/// A fault of the file, with file and line.
+pub fn read_decisions(path: &Path, networks: &Networks) -> Result<Decisions> {
     let name = path.display().to_string();
-    let mut lines = BufReader::new(file::open(path, MAX_BYTES)?).split(b'\n');
+    let mut lines = BufReader::new(file::open_regular(path, MAX_BYTES)?).split(b'\n');
     let head = match lines.next() {
         None => bail!("{name}: the file is empty, expected decisions"),
-        Some(line) => {
-            head(&line.with_context(|| name.clone())?).with_context(|| place(&name, 1))?
-        }
+        Some(line) => parse_head(&line.with_context(|| name.clone())?)
+            .with_context(|| line_position(&name, 1))?,
     };
     let mut reader = Reader::new(head.arms, networks);
     for (line, number) in lines.zip(2..) {
@@ -178,29 +177,35 @@ pub fn read(path: &Path, networks: &Networks) -> Result<Decisions> {
                     tail.end
                 );
             }
-            return Ok(reader.sorted());
+            return Ok(reader.sorted_by_time());
         }
         let line = match serde_json::from_slice(&line) {
             Ok(line) => line,
             Err(error) if error.is_eof() => bail!("{}", cut_short(&name, count)),
-            Err(error) => bail!("{}: {}", place(&name, number), words(&error)),
+            Err(error) => bail!(
+                "{}: {}",
+                line_position(&name, number),
+                message_without_position(&error)
+            ),
         };
-        reader.add(&line).with_context(|| place(&name, number))?;
+        reader
+            .add_line(&line)
+            .with_context(|| line_position(&name, number))?;
     }
     bail!("{}", cut_short(&name, reader.connections.len()))
 }
 
-fn place(name: &str, number: usize) -> String {
+fn line_position(name: &str, number: usize) -> String {
     format!("{name}:{number}")
 }
 
 fn cut_short(name: &str, connections: usize) -> String {
-    let connections = output::count(connections, "connection");
+    let connections = output::count_text(connections, "connection");
     format!("{name}: the file is cut short after {connections}, expected its last line")
 }
 
 /// A message without the position, which counts from the start of the line.
-fn words(error: &serde_json::Error) -> String {
+fn message_without_position(error: &serde_json::Error) -> String {
     let text = error.to_string();
     match text.rsplit_once(" at line ") {
         Some((words, _)) => words.to_owned(),
@@ -208,7 +213,7 @@ fn words(error: &serde_json::Error) -> String {
     }
 }
 
-fn head(line: &[u8]) -> Result<Head> {
+fn parse_head(line: &[u8]) -> Result<Head> {
     let head = serde_json::from_slice::<Head>(line).ok();
     let Some(head) = head.filter(|head| head.format == FORMAT) else {
         bail!("found another first line, expected the head of a file of decisions")
@@ -244,7 +249,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn sorted(mut self) -> Decisions {
+    fn sorted_by_time(mut self) -> Decisions {
         self.connections
             .sort_by_key(|connection| connection.start_ns);
         self.windows.sort_by_key(|first| first.start_ns);
@@ -255,41 +260,44 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn arm(&self, name: &str) -> Result<usize> {
+    fn arm_index(&self, name: &str) -> Result<usize> {
         let known = self.arms.iter().position(|arm| arm == name);
         known.with_context(|| format!("found the arm {name:?}, expected one of the first line"))
     }
 
-    fn optional(&self, name: Option<&String>) -> Result<Option<usize>> {
-        name.map(|name| self.arm(name)).transpose()
+    fn optional_arm(&self, name: Option<&String>) -> Result<Option<usize>> {
+        name.map(|name| self.arm_index(name)).transpose()
     }
 
-    fn add(&mut self, line: &Line) -> Result<()> {
-        let arm = self.arm(&line.arm)?;
+    fn add_line(&mut self, line: &Line) -> Result<()> {
+        let arm = self.arm_index(&line.arm)?;
         let mut allowed = 0;
         for name in &line.allowed {
-            allowed |= 1u16 << self.arm(name)?;
+            allowed |= 1u16 << self.arm_index(name)?;
         }
-        let propensities = self.propensities(line)?;
+        let propensities = self.arm_propensities(line)?;
         if propensities[arm] <= 0.0 {
             bail!("propensities: found none of {:?}, the chosen arm", line.arm);
         }
         if !(line.stands_for >= 1.0 && line.stands_for.is_finite()) {
             bail!("stands_for: found {}, expected 1 or more", line.stands_for);
         }
-        let stretches = line.stretches.iter().map(|measured| self.stretch(measured));
+        let stretches = line
+            .stretches
+            .iter()
+            .map(|measured| self.measured_interval(measured));
         let stretches = stretches.collect::<Result<_>>()?;
         let next = self.hosts.len() as u64;
         let host = (line.netns, line.host.clone());
         let host = *self.hosts.entry(host).or_insert(next);
         if let Some(window) = &line.window {
-            let first = self.first(line, window, host);
+            let first = self.chosen_window(line, window, host);
             self.windows.push(first.context("window")?);
         }
         self.connections.push(Connection {
             host,
-            start_ns: nanoseconds(line.time_ms)?,
-            system: self.optional(line.system.as_ref())?,
+            start_ns: ms_to_ns(line.time_ms)?,
+            system: self.optional_arm(line.system.as_ref())?,
             arm,
             allowed,
             control: line.control,
@@ -301,7 +309,7 @@ impl<'a> Reader<'a> {
     }
 
     /// The choice of an initial window.
-    fn first(&mut self, line: &Line, window: &Window, host: u64) -> Result<First> {
+    fn chosen_window(&mut self, line: &Line, window: &Window, host: u64) -> Result<First> {
         let &Window {
             segments,
             propensity,
@@ -334,11 +342,11 @@ impl<'a> Reader<'a> {
             }
         };
         let next = self.networks.len() as u64;
-        let network = (line.netns, network(&line.host, self.lengths));
+        let network = (line.netns, network_of(&line.host, self.lengths));
         Ok(First {
             host,
             network: *self.networks.entry(network).or_insert(next),
-            start_ns: nanoseconds(line.time_ms)?,
+            start_ns: ms_to_ns(line.time_ms)?,
             arm,
             propensity,
             control: line.control,
@@ -348,13 +356,13 @@ impl<'a> Reader<'a> {
         })
     }
 
-    fn propensities(&self, line: &Line) -> Result<[f64; ARMS]> {
+    fn arm_propensities(&self, line: &Line) -> Result<[f64; ARMS]> {
         let mut propensities = [0.0; ARMS];
         for (name, &share) in &line.propensities {
             if !(0.0..=1.0).contains(&share) {
                 bail!("propensities.{name}: found {share}, expected 0 to 1");
             }
-            propensities[self.arm(name)?] = share;
+            propensities[self.arm_index(name)?] = share;
         }
         let sum: f64 = propensities.iter().sum();
         if line.propensities.is_empty() {
@@ -366,21 +374,21 @@ impl<'a> Reader<'a> {
         Ok(propensities.map(|share| share / sum))
     }
 
-    fn stretch(&self, measured: &Measured) -> Result<Stretch> {
+    fn measured_interval(&self, measured: &Measured) -> Result<Stretch> {
         let end = ENDS.iter().find(|(name, _)| *name == measured.end);
         let Some((_, end)) = end else {
             bail!("end: found {:?}, expected how a stretch ends", measured.end)
         };
         Ok(Stretch {
-            end_ns: nanoseconds(measured.time_ms)?,
-            arm: self.optional(measured.arm.as_ref())?,
-            sample: sample(measured, *end),
+            end_ns: ms_to_ns(measured.time_ms)?,
+            arm: self.optional_arm(measured.arm.as_ref())?,
+            sample: learning_sample(measured, *end),
         })
     }
 }
 
 /// The network of a host, as text. A host without address is one by itself.
-fn network(host: &str, lengths: &Networks) -> String {
+fn network_of(host: &str, lengths: &Networks) -> String {
     let Ok(prefix) = Prefix::parse(host) else {
         return host.to_owned();
     };
@@ -389,13 +397,13 @@ fn network(host: &str, lengths: &Networks) -> String {
         false => lengths.ipv6_prefix,
     };
     let whole = prefix.length128();
-    let cut = prefix.cut(u8::try_from(length).map_or(whole, |length| length.min(whole)));
+    let cut = prefix.cut_to(u8::try_from(length).map_or(whole, |length| length.min(whole)));
     format!("{}/{}", cut.address(), cut.length())
 }
 
-/// What a rule is taught. Events have no rate sample, which would show pauses in wall time, and do
-/// not tell slow start from the rest.
-fn sample(measured: &Measured, end: End) -> Sample {
+/// Sample that a rule learns from. Events have no rate sample, which would show pauses in wall
+/// time, and do not tell slow start from the rest.
+fn learning_sample(measured: &Measured, end: End) -> Sample {
     Sample {
         bytes: measured.bytes,
         duration_us: measured.duration_us,
@@ -414,7 +422,7 @@ fn sample(measured: &Measured, end: End) -> Sample {
     }
 }
 
-fn nanoseconds(ms: i64) -> Result<u64> {
+fn ms_to_ns(ms: i64) -> Result<u64> {
     let ns = u64::try_from(ms)
         .ok()
         .and_then(|ms| ms.checked_mul(1_000_000));

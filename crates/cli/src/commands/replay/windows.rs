@@ -5,16 +5,16 @@ use thalweg_gain::replay::{First, Interval, Judged, OfWindow, Size, Windows};
 use thalweg_learner::window;
 use thalweg_terminal::output;
 
-use super::{counted, estimate, percent, sentence};
+use super::{connections_text, estimate_json, interval_sentence, log2_to_percent};
 
-/// What a log tells of initial windows.
+/// Evaluation of the initial windows of a log.
 pub struct Section {
     known: Windows,
     windows: Vec<OfWindow>,
 }
 
 /// Judges each window of the log, and those of a mask; `None`: none was chosen.
-pub fn judged(log: &[First], mask: u16) -> Option<Section> {
+pub fn judge_windows(log: &[First], mask: u16) -> Option<Section> {
     if log.is_empty() {
         return None;
     }
@@ -25,24 +25,24 @@ pub fn judged(log: &[First], mask: u16) -> Option<Section> {
 }
 
 impl Section {
-    /// Whether it tells of any window.
-    pub fn tells(&self) -> bool {
+    /// Whether the log says enough about any window.
+    pub fn has_estimates(&self) -> bool {
         self.windows.iter().any(|of| of.judged.is_ok())
     }
 
     /// The estimates as JSON.
-    pub fn document(&self) -> Value {
+    pub fn to_json(&self) -> Value {
         let windows = self.windows.iter().map(|of| {
             let mut document = match &of.judged {
-                Ok(judged) => sample(&judged.size),
-                Err(untold) => untold.sample_size().map_or(json!({}), sample),
+                Ok(judged) => size_json(&judged.size),
+                Err(untold) => untold.sample_size().map_or(json!({}), size_json),
             };
             document["segments"] = window::arm_segments(of.arm).into();
             document["had"] = of.had.into();
             match &of.judged {
                 Ok(judged) => {
-                    document["cost_bits"] = estimate(&judged.cost);
-                    document["time_bits"] = estimate(&judged.time);
+                    document["cost_bits"] = estimate_json(&judged.cost);
+                    document["time_bits"] = estimate_json(&judged.time);
                 }
                 Err(untold) => document["untold"] = untold.to_string().into(),
             }
@@ -57,14 +57,14 @@ impl Section {
     }
 
     /// The estimates for people.
-    pub fn text(&self) -> String {
+    pub fn to_text(&self) -> String {
         let judged = |of: &OfWindow| of.judged.ok().map(|judged| (of.arm, of.had, judged));
         let rows: Vec<_> = self.windows.iter().filter_map(judged).collect();
         let mut text = String::from("Initial windows. ");
         text += &match rows.first() {
             Some((window::OWN, _, own)) => {
                 let rule = format!("{} segments for all", window::LEAST);
-                sentence(&rule, "take", &own.time.robust)
+                interval_sentence(&rule, "take", &own.time.robust)
             }
             _ => format!("Not known what {} segments for all take.", window::LEAST),
         };
@@ -79,11 +79,11 @@ impl Section {
                 "Had it",
                 "Counted",
             ];
-            let rows = rows.iter().map(row).collect();
+            let rows = rows.iter().map(window_row).collect();
             let table = output::table(&header, &[1, 2, 3, 4, 5, 6], rows);
             text += &format!(
                 "\n{table}Doubly robust. Counted: where the log gave the window a chance, of {}.\n",
-                counted(self.known.connection_count()),
+                connections_text(self.known.connection_count()),
             );
         }
         for of in &self.windows {
@@ -103,14 +103,14 @@ impl Section {
             ),
         ] {
             if count > 0 {
-                text += &format!("Left out: {} ({what}).\n", counted(count));
+                text += &format!("Left out: {} ({what}).\n", connections_text(count));
             }
         }
         text
     }
 }
 
-fn sample(size: &Size) -> Value {
+fn size_json(size: &Size) -> Value {
     json!({
         "connections": size.connections,
         "stand_for": size.stand_for,
@@ -122,8 +122,8 @@ fn sample(size: &Size) -> Value {
     })
 }
 
-fn row((arm, had, judged): &(usize, u64, Judged)) -> Vec<String> {
-    let time = |log2: f64| format!("{:+.2} %", percent(log2));
+fn window_row((arm, had, judged): &(usize, u64, Judged)) -> Vec<String> {
+    let time = |log2: f64| format!("{:+.2} %", log2_to_percent(log2));
     let bits = |value: f64| format!("{value:+.2}");
     let between = |it: &Interval, words: &dyn Fn(f64) -> String| {
         format!("{} to {}", words(it.low), words(it.high))

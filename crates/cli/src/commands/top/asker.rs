@@ -9,7 +9,7 @@ use anyhow::Result;
 use thalweg_agent::view;
 
 use super::choice::{Choice, View};
-use super::seen::Round;
+use super::seen::RoundAnswers;
 use crate::client::Client;
 
 /// Hosts that are asked for.
@@ -19,16 +19,16 @@ pub const HOSTS_FILTERED: usize = 1000;
 /// Latest events that are asked for.
 pub const EVENTS: usize = 500;
 
-/// What to ask.
+/// Request for one round of data.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Want {
+pub struct RoundRequest {
     view: View,
     sort: &'static str,
     filtered: bool,
     frozen: bool,
 }
 
-impl From<&Choice> for Want {
+impl From<&Choice> for RoundRequest {
     fn from(choice: &Choice) -> Self {
         Self {
             view: choice.view,
@@ -40,15 +40,15 @@ impl From<&Choice> for Want {
 }
 
 /// One round of requests: the status, and what the view shows.
-pub fn ask(client: &Client, want: &Want) -> Round {
-    let mut round = Round::default();
-    if let Err(error) = fill(client, want, &mut round) {
+pub fn request_round(client: &Client, want: &RoundRequest) -> RoundAnswers {
+    let mut round = RoundAnswers::default();
+    if let Err(error) = request_view(client, want, &mut round) {
         round.trouble = Some(format!("{error:#}"));
     }
     round
 }
 
-fn fill(client: &Client, want: &Want, round: &mut Round) -> Result<()> {
+fn request_view(client: &Client, want: &RoundRequest, round: &mut RoundAnswers) -> Result<()> {
     round.status = Some(client.get("/v1/status")?);
     match want.view {
         View::Hosts | View::Arms => {
@@ -61,19 +61,19 @@ fn fill(client: &Client, want: &Want, round: &mut Round) -> Result<()> {
         View::Decisions => {
             round.events = Some(client.get(&format!("/v1/events?limit={EVENTS}"))?);
         }
-        View::Rules | View::Health => round.kernel = Some(client.find("/v1/kernel")?),
+        View::Rules | View::Health => round.kernel = Some(client.find_resource("/v1/kernel")?),
     }
     Ok(())
 }
 
 /// Asks every `interval`, and at once when something else is wanted, until nobody listens. Each
 /// answer is announced by a byte to `wake`.
-pub fn run(
+pub fn run_requests(
     client: &Client,
-    mut want: Want,
+    mut want: RoundRequest,
     interval: Duration,
-    wanted: &Receiver<Want>,
-    answers: &Sender<Round>,
+    wanted: &Receiver<RoundRequest>,
+    answers: &Sender<RoundAnswers>,
     mut wake: &UnixStream,
 ) {
     let mut next = Instant::now() + interval;
@@ -91,7 +91,7 @@ pub fn run(
             continue;
         }
         let began = Instant::now();
-        if answers.send(ask(client, &want)).is_err() || wake.write_all(&[0]).is_err() {
+        if answers.send(request_round(client, &want)).is_err() || wake.write_all(&[0]).is_err() {
             return;
         }
         // An agent with many hosts needs time: at most a tenth of it is ours.

@@ -5,7 +5,7 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 /// Longest filter.
 const FILTER_MAX: usize = 64;
 
-/// What is shown.
+/// A view of the screen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum View {
     #[default]
@@ -25,7 +25,7 @@ pub const VIEWS: [(View, &str); 5] = [
     (View::Health, "Health"),
 ];
 
-/// Which hosts come first.
+/// Order of the hosts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Sort {
     #[default]
@@ -35,7 +35,7 @@ pub enum Sort {
 }
 
 impl Sort {
-    /// Its name in requests and on the screen.
+    /// Name of the order in requests and on the screen.
     pub fn name(self) -> &'static str {
         match self {
             Self::Traffic => "traffic",
@@ -53,7 +53,7 @@ impl Sort {
     }
 }
 
-/// What has been chosen.
+/// Choices of the user.
 #[derive(Clone, Debug, Default)]
 pub struct Choice {
     pub view: View,
@@ -70,9 +70,9 @@ pub struct Choice {
     pub page: usize,
 }
 
-/// What a key asks for, other than another screen.
+/// Action that a key asks for, other than another screen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Act {
+pub enum KeyAction {
     Stay,
     Quit,
     /// Ctrl-Z.
@@ -81,24 +81,24 @@ pub enum Act {
 
 impl Choice {
     /// Does what a key says.
-    pub fn key(&mut self, key: KeyEvent) -> Act {
+    pub fn handle_key(&mut self, key: KeyEvent) -> KeyAction {
         if key.kind == KeyEventKind::Release {
-            return Act::Stay;
+            return KeyAction::Stay;
         }
         let control = key.modifiers.contains(KeyModifiers::CONTROL);
         match key.code {
-            KeyCode::Char('c') if control => return Act::Quit,
-            KeyCode::Char('z') if control => return Act::Suspend,
-            _ if self.writing => self.write(key.code, control),
+            KeyCode::Char('c') if control => return KeyAction::Quit,
+            KeyCode::Char('z') if control => return KeyAction::Suspend,
+            _ if self.writing => self.edit_filter(key.code, control),
             KeyCode::Char(_) if control => {}
             KeyCode::Char('q') | KeyCode::Esc if self.help => self.turn_help(),
-            KeyCode::Char('q') | KeyCode::Esc => return Act::Quit,
-            code => self.choose(code),
+            KeyCode::Char('q') | KeyCode::Esc => return KeyAction::Quit,
+            code => self.handle_view_key(code),
         }
-        Act::Stay
+        KeyAction::Stay
     }
 
-    fn choose(&mut self, code: KeyCode) {
+    fn handle_view_key(&mut self, code: KeyCode) {
         match code {
             KeyCode::Up => self.scroll = self.scroll.saturating_sub(1),
             KeyCode::Down => self.scroll = self.scroll.saturating_add(1),
@@ -109,9 +109,9 @@ impl Choice {
             KeyCode::Char('?' | 'h') => self.turn_help(),
             KeyCode::Enter if self.help => self.turn_help(),
             _ if self.help => {}
-            KeyCode::Tab => self.turn(1),
-            KeyCode::BackTab => self.turn(VIEWS.len() - 1),
-            KeyCode::Char(digit @ '1'..='5') => self.show(digit as usize - '1' as usize),
+            KeyCode::Tab => self.turn_views(1),
+            KeyCode::BackTab => self.turn_views(VIEWS.len() - 1),
+            KeyCode::Char(digit @ '1'..='5') => self.show_view(digit as usize - '1' as usize),
             KeyCode::Char('s') => {
                 self.sort = self.sort.next();
                 self.scroll = 0;
@@ -123,7 +123,7 @@ impl Choice {
     }
 
     /// Keys of the filter.
-    fn write(&mut self, code: KeyCode, control: bool) {
+    fn edit_filter(&mut self, code: KeyCode, control: bool) {
         self.scroll = 0;
         match code {
             KeyCode::Enter => self.writing = false,
@@ -145,18 +145,18 @@ impl Choice {
         self.scroll = 0;
     }
 
-    fn turn(&mut self, by: usize) {
+    fn turn_views(&mut self, by: usize) {
         let now = VIEWS.iter().position(|(view, _)| *view == self.view);
-        self.show((now.unwrap_or(0) + by) % VIEWS.len());
+        self.show_view((now.unwrap_or(0) + by) % VIEWS.len());
     }
 
-    fn show(&mut self, index: usize) {
+    fn show_view(&mut self, index: usize) {
         self.view = VIEWS[index].0;
         self.scroll = 0;
     }
 
     /// Whether a row with these texts passes the filter.
-    pub fn passes(&self, texts: &[&str]) -> bool {
+    pub fn passes_filter(&self, texts: &[&str]) -> bool {
         let wanted = self.filter.to_lowercase();
         texts
             .iter()
@@ -168,7 +168,7 @@ impl Choice {
 mod tests {
     use super::*;
 
-    fn typed(choice: &mut Choice, text: &str) -> Act {
+    fn typed(choice: &mut Choice, text: &str) -> KeyAction {
         let key = |letter| match letter {
             '\t' => KeyCode::Tab,
             '\n' => KeyCode::Enter,
@@ -176,7 +176,7 @@ mod tests {
             '\x08' => KeyCode::Backspace,
             letter => KeyCode::Char(letter),
         };
-        let act = |letter| choice.key(KeyEvent::new(key(letter), KeyModifiers::NONE));
+        let act = |letter| choice.handle_key(KeyEvent::new(key(letter), KeyModifiers::NONE));
         text.chars().map(act).last().unwrap()
     }
 
@@ -188,21 +188,21 @@ mod tests {
         assert!(!choice.frozen);
         typed(&mut choice, "5\t");
         assert_eq!(choice.view, View::Hosts);
-        assert_eq!(typed(&mut choice, "q"), Act::Quit);
-        assert_eq!(typed(&mut choice, "\x1b"), Act::Quit);
+        assert_eq!(typed(&mut choice, "q"), KeyAction::Quit);
+        assert_eq!(typed(&mut choice, "\x1b"), KeyAction::Quit);
     }
 
     #[test]
     fn letters_of_a_filter_are_no_keys() {
         let mut choice = Choice::default();
-        assert_eq!(typed(&mut choice, "/qs 2x\x08\n"), Act::Stay);
+        assert_eq!(typed(&mut choice, "/qs 2x\x08\n"), KeyAction::Stay);
         assert_eq!((choice.filter.as_str(), choice.view), ("qs 2", View::Hosts));
-        assert!(choice.passes(&["a", "aQS 2b"]) && !choice.passes(&["qs2"]));
-        assert_eq!(typed(&mut choice, "/\x1b"), Act::Stay);
-        assert!(choice.filter.is_empty() && choice.passes(&[""]));
+        assert!(choice.passes_filter(&["a", "aQS 2b"]) && !choice.passes_filter(&["qs2"]));
+        assert_eq!(typed(&mut choice, "/\x1b"), KeyAction::Stay);
+        assert!(choice.filter.is_empty() && choice.passes_filter(&[""]));
         let control = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
         typed(&mut choice, "/");
-        assert_eq!(choice.key(control), Act::Quit);
+        assert_eq!(choice.handle_key(control), KeyAction::Quit);
     }
 
     #[test]
@@ -211,7 +211,7 @@ mod tests {
         for end in ["q", "\x1b", "?", "\n"] {
             typed(&mut choice, "?2");
             assert!(choice.help && choice.view == View::Hosts);
-            assert_eq!(typed(&mut choice, end), Act::Stay);
+            assert_eq!(typed(&mut choice, end), KeyAction::Stay);
             assert!(!choice.help);
         }
     }

@@ -1,25 +1,25 @@
 //! Figures and texts that fit a column.
 
-use thalweg_units::figures::three;
+use thalweg_units::figures::three_digits;
 
-/// What stands where there is no figure.
+/// Text where there is no figure.
 pub const NONE: &str = "-";
 
 /// A number with three digits and a suffix (k: thousands, M, G, T).
-pub fn short(value: f64) -> String {
+pub fn with_suffix(value: f64) -> String {
     let units = [(1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")];
     let found = units.iter().find(|(factor, _)| value >= factor * 0.9995);
     match found {
-        Some((factor, suffix)) => three(value / factor) + suffix,
-        None => three(value),
+        Some((factor, suffix)) => three_digits(value / factor) + suffix,
+        None => three_digits(value),
     }
 }
 
 /// A count: all digits below 100,000.
-pub fn count(number: u64) -> String {
+pub fn count_text(number: u64) -> String {
     match number {
         0..100_000 => number.to_string(),
-        _ => short(number as f64),
+        _ => with_suffix(number as f64),
     }
 }
 
@@ -28,22 +28,22 @@ pub fn per_second(rate: Option<f64>) -> String {
     match rate {
         None => NONE.to_owned(),
         Some(0.0) => "0".to_owned(),
-        Some(rate) => short(rate),
+        Some(rate) => with_suffix(rate),
     }
 }
 
 /// Bytes per second as bits per second.
-pub fn bits(bytes_per_s: f64) -> String {
-    short(bytes_per_s * 8.0)
+pub fn bits_text(bytes_per_s: f64) -> String {
+    with_suffix(bytes_per_s * 8.0)
 }
 
 /// A share in percent.
-pub fn percent(share: f64) -> String {
+pub fn percent_text(share: f64) -> String {
     format!("{:.1}%", share * 100.0)
 }
 
 /// A span of time in its largest unit.
-pub fn ago(seconds: u64) -> String {
+pub fn age_text(seconds: u64) -> String {
     match seconds {
         0..60 => format!("{seconds}s"),
         60..3600 => format!("{}m", seconds / 60),
@@ -66,13 +66,16 @@ mod tests {
             (12_345.0, "12.3k"),
             (4e10, "40.0G"),
         ] {
-            assert_eq!(short(value), text);
+            assert_eq!(with_suffix(value), text);
         }
-        assert_eq!([99_999, 100_000].map(count), ["99999", "100k"]);
+        assert_eq!([99_999, 100_000].map(count_text), ["99999", "100k"]);
         assert_eq!(
             [None, Some(0.0), Some(0.5)].map(per_second),
             ["-", "0", "0.50"]
         );
-        assert_eq!([59, 60, 7200, 90_000].map(ago), ["59s", "1m", "2h", "1d"]);
+        assert_eq!(
+            [59, 60, 7200, 90_000].map(age_text),
+            ["59s", "1m", "2h", "1d"]
+        );
     }
 }

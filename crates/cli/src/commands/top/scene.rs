@@ -2,16 +2,16 @@
 
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::Line;
-use thalweg_terminal::output::wrap;
+use thalweg_terminal::output::wrap_text;
 use thalweg_units::printable;
 
 use super::choice::Choice;
-use super::seen::Known;
+use super::seen::AgentView;
 use super::table::Table;
 
-/// What a view is made from.
+/// Data from which a view is made.
 pub struct Scene<'a> {
-    pub known: &'a Known,
+    pub known: &'a AgentView,
     pub choice: &'a Choice,
     pub paint: Paint,
     /// Columns of the screen.
@@ -26,12 +26,12 @@ pub struct Paint {
 
 impl Paint {
     /// For what is wrong.
-    pub fn bad(self) -> Style {
+    pub fn error_style(self) -> Style {
         self.in_colour(Color::Red).add_modifier(Modifier::BOLD)
     }
 
     /// For what deserves a look.
-    pub fn warning(self) -> Style {
+    pub fn warning_style(self) -> Style {
         self.in_colour(Color::Yellow).add_modifier(Modifier::BOLD)
     }
 
@@ -52,28 +52,28 @@ pub struct Body {
 
 impl Body {
     /// A text in place of figures.
-    pub fn told(text: &str, width: usize) -> Self {
+    pub fn text_only(text: &str, width: usize) -> Self {
         let mut body = Self::default();
-        body.note(text, Style::default(), width);
+        body.add_text(text, Style::default(), width);
         body.fixed = std::mem::take(&mut body.lines);
         body
     }
 
     /// Adds a text.
-    pub fn note(&mut self, text: &str, style: Style, width: usize) {
-        let lines = wrap(&printable(text), width);
+    pub fn add_text(&mut self, text: &str, style: Style, width: usize) {
+        let lines = wrap_text(&printable(text), width);
         self.lines
             .extend(lines.into_iter().map(|line| Line::styled(line, style)));
     }
 
     /// Adds an empty line.
-    pub fn gap(&mut self) {
+    pub fn add_gap(&mut self) {
         self.lines.push(Line::default());
     }
 
     /// Adds a table that moves with the rest.
-    pub fn table(&mut self, table: &Table, width: usize) {
-        let (header, rows) = table.lines(width);
+    pub fn add_table(&mut self, table: &Table, width: usize) {
+        let (header, rows) = table.header_and_rows(width);
         self.lines.push(header);
         self.lines.extend(rows);
     }
@@ -81,13 +81,13 @@ impl Body {
 
 impl Scene<'_> {
     /// In place of what has not been answered yet.
-    pub fn waiting(&self) -> Body {
+    pub fn waiting_body(&self) -> Body {
         let text = match (&self.known.trouble, self.choice.frozen) {
             (Some(_), _) => "",
             (None, true) => "Frozen before this was asked for. Space goes on.",
             (None, false) => "Asking the agent.",
         };
-        Body::told(text, self.width)
+        Body::text_only(text, self.width)
     }
 
     /// Where a filter has left nothing.
@@ -96,6 +96,6 @@ impl Scene<'_> {
             "No {what} matches \"{}\". / and Esc show all.",
             self.choice.filter
         );
-        Body::told(&text, self.width)
+        Body::text_only(&text, self.width)
     }
 }

@@ -5,14 +5,14 @@ use ratatui::layout::Rect;
 use ratatui::style::{Modifier, Style};
 use ratatui::text::{Line, Span};
 use thalweg_agent::view::Status;
-use thalweg_terminal::output::{self, span, wrap};
+use thalweg_terminal::output::{self, span_text, wrap_text};
 use thalweg_units::printable;
 
 use super::choice::{Choice, VIEWS, View};
-use super::figures::{count, per_second};
+use super::figures::{count_text, per_second};
 use super::scene::{Body, Paint, Scene};
-use super::seen::{Known, Seen};
-use super::table::{columns_of, padded};
+use super::seen::{AgentView, Observed};
+use super::table::{columns_of, pad_text};
 use super::views;
 
 /// The smallest terminal that shows figures.
@@ -40,20 +40,26 @@ const KEYS: [&str; 16] = [
 ];
 
 /// Draws the screen.
-pub fn draw(buffer: &mut Buffer, known: &Known, choice: &mut Choice, paint: Paint, every: &str) {
+pub fn draw_screen(
+    buffer: &mut Buffer,
+    known: &AgentView,
+    choice: &mut Choice,
+    paint: Paint,
+    every: &str,
+) {
     let area = buffer.area;
     if area.width < LEAST.0 || area.height < LEAST.1 {
         let text = format!(
             "too small: {} x {}, needs {} x {}; q quits",
             area.width, area.height, LEAST.0, LEAST.1
         );
-        put(buffer, 0, &Line::raw(text));
+        put_line(buffer, 0, &Line::raw(text));
         return;
     }
     let width = usize::from(area.width);
-    let mut top = vec![title(known, choice, paint, every, width)];
-    top.push(Line::raw(padded(&summary(known), width, false)));
-    top.extend(troubles(known, paint, every, width));
+    let mut top = vec![title_line(known, choice, paint, every, width)];
+    top.push(Line::raw(pad_text(&summary_text(known), width, false)));
+    top.extend(trouble_lines(known, paint, every, width));
     let scene = Scene {
         known,
         choice,
@@ -61,34 +67,40 @@ pub fn draw(buffer: &mut Buffer, known: &Known, choice: &mut Choice, paint: Pain
         width,
     };
     let body = match choice.help {
-        true => help(choice.view, width),
-        false => views::body(&scene),
+        true => help_body(choice.view, width),
+        false => views::view_body(&scene),
     };
     let rows = area.height as usize - top.len() - 2;
     let room = rows.saturating_sub(body.fixed.len());
     choice.page = room.max(1);
     choice.scroll = choice.scroll.min(body.lines.len().saturating_sub(room));
-    top.push(tabs(choice, &body, room, width));
+    top.push(tabs_line(choice, &body, room, width));
     let shown = body.lines.iter().skip(choice.scroll).take(room);
     for (y, line) in top.iter().chain(&body.fixed).chain(shown).enumerate() {
         if y < usize::from(area.height) - 1 {
-            put(buffer, y as u16, line);
+            put_line(buffer, y as u16, line);
         }
     }
-    put(buffer, area.height - 1, &keys(choice, width));
+    put_line(buffer, area.height - 1, &keys_line(choice, width));
 }
 
-fn put(buffer: &mut Buffer, y: u16, line: &Line) {
+fn put_line(buffer: &mut Buffer, y: u16, line: &Line) {
     let Rect { x, width, .. } = buffer.area;
     if y < buffer.area.height {
         buffer.set_line(x, y, line, width);
     }
 }
 
-/// Which agent, and of when the figures are.
-fn title(known: &Known, choice: &Choice, paint: Paint, every: &str, width: usize) -> Line<'static> {
+/// Title: the agent, and the time of the figures.
+fn title_line(
+    known: &AgentView,
+    choice: &Choice,
+    paint: Paint,
+    every: &str,
+    width: usize,
+) -> Line<'static> {
     let mut left = "thalweg top".to_owned();
-    if let Some(Seen { now, .. }) = &known.status {
+    if let Some(Observed { now, .. }) = &known.status {
         let unset = match now.trials {
             _ if now.dry_run => ", dry run",
             Some(_) => ", advice only",
@@ -101,23 +113,23 @@ fn title(known: &Known, choice: &Choice, paint: Paint, every: &str, width: usize
             ": agent {}, {}{unset}, up {}",
             now.version,
             now.mode,
-            span(now.uptime_s)
+            span_text(now.uptime_s)
         );
     }
-    let at = output::time(known.time_ms);
+    let at = output::time_text(known.time_ms);
     let at = at.get(11..19).unwrap_or_default();
     let (right, style) = match (choice.frozen, &known.trouble) {
-        (true, _) => (format!("FROZEN at {at} UTC"), paint.warning()),
-        (_, Some(_)) => (format!("no answer since {at} UTC"), paint.bad()),
+        (true, _) => (format!("FROZEN at {at} UTC"), paint.warning_style()),
+        (_, Some(_)) => (format!("no answer since {at} UTC"), paint.error_style()),
         _ => (format!("{at} UTC, every {every}"), Style::default()),
     };
     let room = width.saturating_sub(columns_of(&right) + 1);
-    let left = padded(&printable(&left), room, false) + " ";
+    let left = pad_text(&printable(&left), room, false) + " ";
     Line::from(vec![Span::raw(left), Span::styled(right, style)])
 }
 
 /// The figures of all views.
-fn summary(known: &Known) -> String {
+fn summary_text(known: &AgentView) -> String {
     let Some(seen) = &known.status else {
         return String::new();
     };
@@ -128,13 +140,13 @@ fn summary(known: &Known) -> String {
         rate(|status| status.counters.established),
         rate(|status| status.counters.changed),
         rate(|status| status.counters.scored),
-        count(status.hosts),
-        count(status.hosts_max)
+        count_text(status.hosts),
+        count_text(status.hosts_max)
     )
 }
 
 /// Why there is no answer, or the first problem.
-fn troubles(known: &Known, paint: Paint, every: &str, width: usize) -> Vec<Line<'static>> {
+fn trouble_lines(known: &AgentView, paint: Paint, every: &str, width: usize) -> Vec<Line<'static>> {
     let problems = known
         .status
         .as_ref()
@@ -143,23 +155,23 @@ fn troubles(known: &Known, paint: Paint, every: &str, width: usize) -> Vec<Line<
     let (text, style) = match (&known.trouble, problems) {
         (Some(why), _) => {
             let text = format!("NO ANSWER, asking again every {every}. {why}");
-            (text, paint.bad())
+            (text, paint.error_style())
         }
         (None, []) => ("No problems".to_owned(), Style::default()),
-        (None, [only]) => (format!("PROBLEM: {only}"), paint.warning()),
+        (None, [only]) => (format!("PROBLEM: {only}"), paint.warning_style()),
         (None, [first, ..]) => {
             let number = problems.len();
             (
                 format!("{number} PROBLEMS (5 shows all): {first}"),
-                paint.warning(),
+                paint.warning_style(),
             )
         }
     };
-    let mut lines = wrap(&printable(&text), width);
+    let mut lines = wrap_text(&printable(&text), width);
     if lines.len() > PROBLEM_LINES {
         lines.truncate(PROBLEM_LINES);
         if let Some(last) = lines.last_mut() {
-            *last = padded(
+            *last = pad_text(
                 &format!("{last} …"),
                 last.chars().count().min(width - 2) + 2,
                 false,
@@ -173,7 +185,7 @@ fn troubles(known: &Known, paint: Paint, every: &str, width: usize) -> Vec<Line<
 }
 
 /// The views, and which lines of this one are on the screen.
-fn tabs(choice: &Choice, body: &Body, room: usize, width: usize) -> Line<'static> {
+fn tabs_line(choice: &Choice, body: &Body, room: usize, width: usize) -> Line<'static> {
     let mut spans = Vec::new();
     for (index, (view, name)) in VIEWS.iter().enumerate() {
         let style = match *view == choice.view {
@@ -189,20 +201,20 @@ fn tabs(choice: &Choice, body: &Body, room: usize, width: usize) -> Line<'static
         let (first, last) = (choice.scroll + 1, (choice.scroll + room).min(lines));
         let text = format!("{first}-{last} of {lines}");
         if used + text.len() <= width {
-            spans.push(Span::raw(padded(&text, width - used, true)));
+            spans.push(Span::raw(pad_text(&text, width - used, true)));
         }
     }
     Line::from(spans)
 }
 
-fn keys(choice: &Choice, width: usize) -> Line<'static> {
+fn keys_line(choice: &Choice, width: usize) -> Line<'static> {
     let reversed = Style::new().add_modifier(Modifier::REVERSED);
     if choice.writing {
         let text = format!(
             "filter: {}_  Enter keeps, Esc clears",
             printable(&choice.filter)
         );
-        return Line::styled(padded(&text, width, false), reversed);
+        return Line::styled(pad_text(&text, width, false), reversed);
     }
     let sort = format!("s sort: {}", choice.sort.name());
     let filter = match choice.filter.is_empty() {
@@ -223,13 +235,13 @@ fn keys(choice: &Choice, width: usize) -> Line<'static> {
         }
         parts.extend([filter.as_str(), freeze]);
     }
-    Line::styled(padded(&parts.join("  "), width, false), reversed)
+    Line::styled(pad_text(&parts.join("  "), width, false), reversed)
 }
 
-fn help(view: View, width: usize) -> Body {
+fn help_body(view: View, width: usize) -> Body {
     let mut lines = Vec::new();
-    for text in KEYS.iter().chain(views::help(view)) {
-        lines.extend(wrap(text, width).into_iter().map(Line::raw));
+    for text in KEYS.iter().chain(views::help_lines(view)) {
+        lines.extend(wrap_text(text, width).into_iter().map(Line::raw));
     }
     Body {
         lines,

@@ -7,14 +7,14 @@ use thalweg_agent::view::{Arm, Event, Host, Status};
 use thalweg_control::inventory::Inventory;
 
 /// An answer and an earlier one.
-pub struct Seen<T> {
+pub struct Observed<T> {
     /// The latest answer.
     pub now: T,
     at: Instant,
     before: Option<(T, Instant)>,
 }
 
-impl<T> Seen<T> {
+impl<T> Observed<T> {
     fn first(now: T, at: Instant) -> Self {
         let before = None;
         Self { now, at, before }
@@ -56,15 +56,15 @@ impl From<Vec<Host>> for Hosts {
 
 impl Hosts {
     /// The connections of a host, if it is among these.
-    pub fn connections(&self, host: &Host) -> Option<u64> {
+    pub fn connections_of(&self, host: &Host) -> Option<u64> {
         let key = (host.address.clone(), host.netns);
         self.connections.get(&key).copied()
     }
 }
 
-/// What one round of requests has brought.
+/// Answers to one round of requests.
 #[derive(Default)]
-pub struct Round {
+pub struct RoundAnswers {
     pub status: Option<Status>,
     pub arms: Option<Vec<Arm>>,
     pub hosts: Option<Vec<Host>>,
@@ -77,11 +77,11 @@ pub struct Round {
 
 /// All that is known.
 #[derive(Default)]
-pub struct Known {
-    pub status: Option<Seen<Status>>,
+pub struct AgentView {
+    pub status: Option<Observed<Status>>,
     pub arms: Vec<Arm>,
-    pub hosts: Option<Seen<Hosts>>,
-    pub kernel: Option<Seen<Option<Inventory>>>,
+    pub hosts: Option<Observed<Hosts>>,
+    pub kernel: Option<Observed<Option<Inventory>>>,
     pub events: Option<Vec<Event>>,
     /// Why the agent does not answer.
     pub trouble: Option<String>,
@@ -89,14 +89,14 @@ pub struct Known {
     pub time_ms: i64,
 }
 
-impl Known {
+impl AgentView {
     /// Takes what a round has brought; `least` is the shortest time that rates are told of.
-    pub fn take(&mut self, round: Round, at: Instant, time_ms: i64, least: Duration) {
-        fn take<T>(known: &mut Option<Seen<T>>, new: Option<T>, at: Instant, least: Duration) {
+    pub fn take_round(&mut self, round: RoundAnswers, at: Instant, time_ms: i64, least: Duration) {
+        fn take<T>(known: &mut Option<Observed<T>>, new: Option<T>, at: Instant, least: Duration) {
             match (known.as_mut(), new) {
                 (_, None) => {}
                 (Some(known), Some(new)) => known.next(new, at, least),
-                (None, Some(new)) => *known = Some(Seen::first(new, at)),
+                (None, Some(new)) => *known = Some(Observed::first(new, at)),
             }
         }
         if round.status.is_some() {
@@ -120,8 +120,8 @@ mod tests {
         let start = Instant::now();
         let at = |ms| start + Duration::from_millis(ms);
         let least = Duration::from_millis(1000);
-        let mut seen = Seen::first(100, at(0));
-        let rate = |seen: &Seen<u64>| seen.per_second(|count| Some(*count));
+        let mut seen = Observed::first(100, at(0));
+        let rate = |seen: &Observed<u64>| seen.per_second(|count| Some(*count));
         assert_eq!(rate(&seen), None);
         seen.next(300, at(2000), least);
         assert_eq!(rate(&seen), Some(100.0));

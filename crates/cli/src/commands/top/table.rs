@@ -42,7 +42,7 @@ pub struct Cell {
 }
 
 impl Cell {
-    pub fn styled(text: &str, style: Style) -> Self {
+    pub fn with_style(text: &str, style: Style) -> Self {
         Self {
             text: printable(text),
             style,
@@ -52,13 +52,13 @@ impl Cell {
 
 impl From<String> for Cell {
     fn from(text: String) -> Self {
-        Self::styled(&text, Style::default())
+        Self::with_style(&text, Style::default())
     }
 }
 
 impl From<&str> for Cell {
     fn from(text: &str) -> Self {
-        Self::styled(text, Style::default())
+        Self::with_style(text, Style::default())
     }
 }
 
@@ -70,7 +70,7 @@ pub struct Table {
 
 impl Table {
     /// Takes a column out.
-    pub fn remove(&mut self, title: &str) {
+    pub fn remove_column(&mut self, title: &str) {
         if let Some(index) = self.columns.iter().position(|column| column.title == title) {
             self.columns.remove(index);
             for row in &mut self.rows {
@@ -80,11 +80,11 @@ impl Table {
     }
 
     /// The header and the rows, at most `width` wide. The last column takes what is left.
-    pub fn lines(&self, width: usize) -> (Line<'static>, Vec<Line<'static>>) {
-        let fitting = self.fitting(width);
+    pub fn header_and_rows(&self, width: usize) -> (Line<'static>, Vec<Line<'static>>) {
+        let fitting = self.fitting_columns(width);
         let header = fitting.iter().map(|(index, width)| {
             let column = &self.columns[*index];
-            padded(column.title, *width, column.right)
+            pad_text(column.title, *width, column.right)
         });
         let header: Vec<String> = header.collect();
         let header = format!("{:width$}", header.join(" "));
@@ -96,7 +96,7 @@ impl Table {
                     spans.push(Span::raw(" "));
                 }
                 let cell = &row[*index];
-                let text = padded(&cell.text, *width, self.columns[*index].right);
+                let text = pad_text(&cell.text, *width, self.columns[*index].right);
                 spans.push(Span::styled(text, cell.style));
             }
             Line::from(spans)
@@ -105,7 +105,7 @@ impl Table {
     }
 
     /// The columns that fit, with their widths.
-    fn fitting(&self, width: usize) -> Vec<(usize, usize)> {
+    fn fitting_columns(&self, width: usize) -> Vec<(usize, usize)> {
         let last = self.columns.len() - 1;
         let wanted = |index: usize| {
             let column = &self.columns[index];
@@ -117,7 +117,7 @@ impl Table {
         let mut fitting: Vec<(usize, usize)> = (0..=last).map(|i| (i, wanted(i))).collect();
         let needed = |fitting: &[(usize, usize)]| {
             let one = |(index, wide): &(usize, usize)| match *index == last {
-                // It may be cut.
+                // The column may be cut.
                 true => self.columns[*index].least.min(*wide),
                 false => *wide,
             };
@@ -148,7 +148,7 @@ pub fn columns_of(text: &str) -> usize {
 }
 
 /// A text in exactly this many columns; "…" stands for what is cut.
-pub fn padded(text: &str, width: usize, right: bool) -> String {
+pub fn pad_text(text: &str, width: usize, right: bool) -> String {
     let mut text = text.to_owned();
     if columns_of(&text) > width {
         while columns_of(&text) >= width.max(1) {
@@ -184,7 +184,7 @@ mod tests {
                 "a\nb cd ef".into(),
             ]],
         };
-        let (header, rows) = table.lines(width);
+        let (header, rows) = table.header_and_rows(width);
         [header, rows[0].clone()].map(|line| line.to_string())
     }
 
@@ -206,9 +206,9 @@ mod tests {
 
     #[test]
     fn wide_characters_take_two_columns() {
-        assert_eq!(padded("漢字漢字", 5, false), "漢字…");
-        assert_eq!(padded("漢字", 4, false), "漢字");
-        assert_eq!(padded("漢字", 2, false), "… ");
-        assert_eq!(padded("x", 0, false), "");
+        assert_eq!(pad_text("漢字漢字", 5, false), "漢字…");
+        assert_eq!(pad_text("漢字", 4, false), "漢字");
+        assert_eq!(pad_text("漢字", 2, false), "… ");
+        assert_eq!(pad_text("x", 0, false), "");
     }
 }

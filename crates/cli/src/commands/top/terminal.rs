@@ -40,7 +40,7 @@ pub struct Woken {
 }
 
 /// Fails where nothing can be drawn, and names what to use there.
-pub fn check() -> Result<()> {
+pub fn check_terminal() -> Result<()> {
     let fault = |text: String| Err(Failure::Usage(text).into());
     let instead = "use thalweg status, thalweg hosts, with --json for programs";
     for (is_terminal, what) in [
@@ -67,27 +67,27 @@ pub fn check() -> Result<()> {
 
 impl Screen {
     /// Takes the terminal.
-    pub fn take() -> Result<Self> {
+    pub fn take_terminal() -> Result<Self> {
         let before = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |panic| {
             give_back();
             before(panic);
         }));
-        enter().context("cannot set up the terminal")?;
+        enter_screen().context("cannot set up the terminal")?;
         let backend = CrosstermBackend::new(BufWriter::with_capacity(1 << 16, stdout()));
         Ok(Self(Terminal::new(backend)?))
     }
 
     /// Draws; after another size everything is drawn anew.
-    pub fn draw(&mut self, by: impl FnOnce(&mut ratatui::buffer::Buffer)) -> io::Result<()> {
+    pub fn draw_with(&mut self, by: impl FnOnce(&mut ratatui::buffer::Buffer)) -> io::Result<()> {
         self.0.draw(|frame| by(frame.buffer_mut())).map(|_| ())
     }
 
     /// Gives the terminal back, and stops until the shell goes on with us.
-    pub fn suspend(&mut self) -> Result<()> {
+    pub fn suspend_process(&mut self) -> Result<()> {
         give_back();
         nix::sys::signal::raise(nix::sys::signal::Signal::SIGTSTP)?;
-        enter()?;
+        enter_screen()?;
         self.0.clear()?;
         Ok(())
     }
@@ -99,7 +99,7 @@ impl Drop for Screen {
     }
 }
 
-fn enter() -> io::Result<()> {
+fn enter_screen() -> io::Result<()> {
     TAKEN.store(true, Ordering::SeqCst);
     enable_raw_mode()?;
     execute!(stdout(), EnterAlternateScreen, Hide)
@@ -114,7 +114,7 @@ fn give_back() {
 }
 
 /// Waits for keys, signals, or a byte of `wake`.
-pub fn wait(signals: &Signals, wake: &UnixStream) -> Result<Woken> {
+pub fn wait_for_input(signals: &Signals, wake: &UnixStream) -> Result<Woken> {
     let input = stdin();
     let mut watched = [
         PollFd::new(input.as_fd(), PollFlags::POLLIN),
@@ -133,14 +133,14 @@ pub fn wait(signals: &Signals, wake: &UnixStream) -> Result<Woken> {
         resized: false,
     };
     while let Some(caught) = signals.next()? {
-        woken.end |= caught.ends();
+        woken.end |= caught.ends_process();
         woken.resized |= caught.number == nix::libc::SIGWINCH;
     }
     Ok(woken)
 }
 
 /// The next key that has been pressed, if any; other input is passed over.
-pub fn key() -> Result<Option<event::KeyEvent>> {
+pub fn next_key() -> Result<Option<event::KeyEvent>> {
     while event::poll(Duration::ZERO).context("reading keys")? {
         if let Event::Key(key) = event::read().context("reading keys")? {
             return Ok(Some(key));

@@ -7,12 +7,12 @@ use ratatui::backend::TestBackend;
 use ratatui::buffer::Buffer;
 use ratatui::style::Color;
 use serde_json::{Value, json};
-use thalweg_control::inventory::{Inventory, Running};
+use thalweg_control::inventory::{Inventory, RunningProgram};
 
 use super::choice::{Choice, VIEWS, View};
 use super::scene::Paint;
 use super::screen;
-use super::seen::{Known, Round};
+use super::seen::{AgentView, RoundAnswers};
 
 const SIZES: [(u16, u16); 6] = [(80, 24), (40, 10), (40, 8), (39, 30), (1, 1), (211, 60)];
 
@@ -74,7 +74,7 @@ fn kernel(runs: u64, matched: u64) -> Inventory {
     });
     Inventory {
         statistics: true,
-        programs: vec![Running {
+        programs: vec![RunningProgram {
             name: "learn_sockops".into(),
             id: 41,
             runs: Some(runs),
@@ -86,9 +86,9 @@ fn kernel(runs: u64, matched: u64) -> Inventory {
 }
 
 /// What two rounds, two seconds apart, have told.
-fn known(problems: &[&str]) -> Known {
+fn known(problems: &[&str]) -> AgentView {
     let start = Instant::now();
-    let mut known = Known::default();
+    let mut known = AgentView::default();
     for (turn, seconds) in [(0, 0), (1, 2)] {
         let hosts = json!([
             host("192.0.2.10", 500 + turn * 40, 0),
@@ -106,7 +106,7 @@ fn known(problems: &[&str]) -> Known {
             event("explore", 900),
             event("loss", 70_000)
         ]);
-        let round = Round {
+        let round = RoundAnswers {
             status: serde_json::from_value(status(1000 + turn * 500, problems)).unwrap(),
             arms: serde_json::from_value(arms).unwrap(),
             hosts: serde_json::from_value(hosts).unwrap(),
@@ -115,15 +115,15 @@ fn known(problems: &[&str]) -> Known {
             trouble: None,
         };
         let at = start + Duration::from_secs(seconds);
-        known.take(round, at, 100_000_000, Duration::from_secs(1));
+        known.take_round(round, at, 100_000_000, Duration::from_secs(1));
     }
     known
 }
 
-fn drawn(known: &Known, choice: &mut Choice, colours: bool, size: (u16, u16)) -> Buffer {
+fn drawn(known: &AgentView, choice: &mut Choice, colours: bool, size: (u16, u16)) -> Buffer {
     let mut terminal = Terminal::new(TestBackend::new(size.0, size.1)).unwrap();
     let draw = |frame: &mut ratatui::Frame| {
-        screen::draw(frame.buffer_mut(), known, choice, Paint { colours }, "2s");
+        screen::draw_screen(frame.buffer_mut(), known, choice, Paint { colours }, "2s");
     };
     terminal.draw(draw).unwrap();
     terminal.backend().buffer().clone()
@@ -142,7 +142,7 @@ fn lines(buffer: &Buffer) -> Vec<String> {
     .collect()
 }
 
-fn shown(known: &Known, choice: &mut Choice, size: (u16, u16)) -> Vec<String> {
+fn shown(known: &AgentView, choice: &mut Choice, size: (u16, u16)) -> Vec<String> {
     lines(&drawn(known, choice, true, size))
 }
 
@@ -242,15 +242,15 @@ fn each_view_has_its_figures() {
 
 #[test]
 fn no_size_and_no_state_is_too_much() {
-    let nothing = Known::default();
+    let nothing = AgentView::default();
     let mut lost = known(&[&"long words ".repeat(60)]);
     lost.trouble = Some("cannot connect: ".repeat(30));
     let mut old = known(&[]);
-    let round = Round {
+    let round = RoundAnswers {
         kernel: Some(None),
-        ..Round::default()
+        ..RoundAnswers::default()
     };
-    old.take(round, Instant::now(), 0, Duration::ZERO);
+    old.take_round(round, Instant::now(), 0, Duration::ZERO);
     for known in [&nothing, &lost, &old] {
         for (which, _) in VIEWS {
             for size in SIZES {

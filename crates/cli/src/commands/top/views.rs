@@ -10,18 +10,18 @@ mod hosts;
 mod rules;
 
 /// The chosen view.
-pub fn body(scene: &Scene) -> Body {
+pub fn view_body(scene: &Scene) -> Body {
     match scene.choice.view {
-        View::Hosts => hosts::body(scene),
-        View::Arms => arms::body(scene),
-        View::Decisions => decisions::body(scene),
-        View::Rules => rules::body(scene),
-        View::Health => health::body(scene),
+        View::Hosts => hosts::hosts_body(scene),
+        View::Arms => arms::arms_body(scene),
+        View::Decisions => decisions::decisions_body(scene),
+        View::Rules => rules::rules_body(scene),
+        View::Health => health::health_body(scene),
     }
 }
 
-/// What the help says of a view.
-pub fn help(view: View) -> &'static [&'static str] {
+/// Help text of a view.
+pub fn help_lines(view: View) -> &'static [&'static str] {
     match view {
         View::Hosts => &hosts::HELP,
         View::Arms => &arms::HELP,

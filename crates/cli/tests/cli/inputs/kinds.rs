@@ -386,7 +386,7 @@ fn lines(faults: thalweg_policy::Faults) -> Vec<String> {
 }
 
 fn text(bytes: &[u8], file: &Path) -> Result<String, Vec<String>> {
-    file::text(bytes.to_vec(), file).map_err(one)
+    file::decode_text(bytes.to_vec(), file).map_err(one)
 }
 
 fn configuration(bytes: &[u8]) -> Result<(), Vec<String>> {

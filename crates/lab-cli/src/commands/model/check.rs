@@ -31,7 +31,7 @@ struct Report {
 pub fn run(format: &Format, options: &Options) -> Result<()> {
     let mut reports = Vec::new();
     for file in &options.files {
-        let other = kinds::expect(file, Kind::Model).err();
+        let other = kinds::expect_kind(file, Kind::Model).err();
         let (fault, integer) = match (other, ModelFile::read(file)) {
             (Some(other), _) => (Some(other.to_string()), false),
             (None, Ok(model)) => (None, model.policy.integer_model().is_some()),

@@ -11,7 +11,7 @@ use thalweg_units::figures;
 
 use thalweg_terminal::Format;
 use thalweg_terminal::kinds::{self, Kind};
-use thalweg_terminal::output::{self, decimal};
+use thalweg_terminal::output::{self, decimal_text};
 
 /// Which file.
 #[derive(Debug, Args)]
@@ -38,7 +38,7 @@ struct Report<'a> {
 
 /// Shows the model.
 pub fn run(format: &Format, options: &Options) -> Result<()> {
-    kinds::expect(&options.file, Kind::Model)?;
+    kinds::expect_kind(&options.file, Kind::Model)?;
     let file = ModelFile::read(&options.file)?;
     let report = Report {
         document: &file.document,
@@ -51,7 +51,7 @@ pub fn run(format: &Format, options: &Options) -> Result<()> {
     if format.json {
         return output::print_json(&report);
     }
-    output::print(&output::pairs(model_rows(&file, &report)))?;
+    output::print(&output::pairs_table(model_rows(&file, &report)))?;
     if report.runs.is_empty() {
         return Ok(());
     }
@@ -97,7 +97,7 @@ fn model_rows(file: &ModelFile, report: &Report<'_>) -> Vec<(&'static str, Strin
         .iter()
         .map(|feature| match feature.scale {
             1.0 => feature.name.clone(),
-            scale => format!("{} × {}", feature.name, decimal(scale)),
+            scale => format!("{} × {}", feature.name, decimal_text(scale)),
         })
         .collect();
     let integer = if report.integer {
@@ -111,8 +111,8 @@ fn model_rows(file: &ModelFile, report: &Report<'_>) -> Vec<(&'static str, Strin
         ("kind", what),
         ("sees", features.join(", ")),
         ("history", format!("{} decisions", document.history)),
-        ("target", decimal(document.target)),
-        ("offset", decimal(document.offset)),
+        ("target", decimal_text(document.target)),
+        ("offset", decimal_text(document.offset)),
         ("integers", integer.to_owned()),
     ];
     if let Some(amax) = &document.activation_amax {
@@ -128,7 +128,7 @@ fn model_rows(file: &ModelFile, report: &Report<'_>) -> Vec<(&'static str, Strin
             // Shortened as by git; --json has all of it.
             training.commit.chars().take(12).collect::<String>(),
             training.base_rtt_ns as f64 / 1e3,
-            figures::rate(training.line_rate_bps as f64)
+            figures::rate_text(training.line_rate_bps as f64)
         ),
     ));
     let others = document
@@ -159,12 +159,16 @@ fn results_text(runs: &[Run]) -> String {
         vec![
             run.scenario.clone(),
             run.inference.clone(),
-            decimal(run.utilisation_percent),
-            decimal(run.fairness_percent),
-            decimal(run.queue_us),
-            decimal(run.dropped_percent),
-            format!("{} to {}", decimal(run.warmup_s), decimal(run.duration_s)),
-            decimal(run.initial_fraction * 100.0),
+            decimal_text(run.utilisation_percent),
+            decimal_text(run.fairness_percent),
+            decimal_text(run.queue_us),
+            decimal_text(run.dropped_percent),
+            format!(
+                "{} to {}",
+                decimal_text(run.warmup_s),
+                decimal_text(run.duration_s)
+            ),
+            decimal_text(run.initial_fraction * 100.0),
             run.seeds.to_string(),
         ]
     });

@@ -12,7 +12,7 @@ use thalweg_sim::metrics::Summary;
 use thalweg_sim::sweep::{Job, run_sweep};
 use thalweg_sim::{Outcome, Progress, Scenario, Statistic, Time, longest_round_trip};
 
-use thalweg_terminal::{Failure, output, whole};
+use thalweg_terminal::{Failure, output, whole_number};
 
 /// Options of all simulations.
 #[derive(Debug, Args)]
@@ -22,7 +22,7 @@ pub struct Common {
     #[arg(long, value_name = "NAME")]
     pub cc: Vec<String>,
     /// Seeds; 1 to N are run.
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = whole::<u64>(1..=10_000))]
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = whole_number::<u64>(1..=10_000))]
     pub seeds: u64,
     /// Simulations at a time. Default: one a CPU.
     #[arg(long, value_name = "N")]
@@ -95,7 +95,7 @@ pub fn run_batch(scenarios: Vec<Scenario>, common: &Common, series: bool) -> Res
         let (base_rtt, hops) = longest_round_trip(scenario);
         for controller in &controllers {
             if let Some(warning) = controller.path_warning(base_rtt, hops) {
-                output::warn(&format!("{}: {controller}: {warning}", scenario.name));
+                output::print_warning(&format!("{}: {controller}: {warning}", scenario.name));
             }
         }
     }
@@ -131,7 +131,7 @@ pub fn run_batch(scenarios: Vec<Scenario>, common: &Common, series: bool) -> Res
         Some(jobs) => jobs.get(),
         None => std::thread::available_parallelism().map_or(1, NonZeroUsize::get),
     };
-    let stop = interrupt::flag()?;
+    let stop = interrupt::interrupt_flag()?;
     let bar = progress_bar(jobs.iter().map(|job| job.scenario.duration.ps()).sum());
     bar.tick();
     let mut reached = vec![Progress::default(); jobs.len()];

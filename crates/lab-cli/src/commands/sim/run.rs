@@ -9,7 +9,7 @@ use thalweg_sim::Scenario;
 use thalweg_sim::scenario::Setting;
 use thalweg_terminal::kinds::{self, Kind};
 use thalweg_terminal::{Failure, Format, output};
-use thalweg_units::file::replace;
+use thalweg_units::file::replace_file;
 
 use super::batch::{Batch, Common, Runs, run_batch};
 use super::{document, report};
@@ -34,7 +34,7 @@ pub struct Options {
 pub fn run(format: &Format, options: &Options) -> Result<()> {
     let scenarios = (options.scenarios.iter())
         .map(|file| {
-            kinds::expect(file, Kind::SimScenario)?;
+            kinds::expect_kind(file, Kind::SimScenario)?;
             let scenario = Scenario::load_with(file, &options.settings)?;
             Ok(as_expected(scenario, &options.settings))
         })
@@ -69,7 +69,7 @@ pub fn run(format: &Format, options: &Options) -> Result<()> {
         bail!("interrupted: {done} of {total} runs were done");
     }
     if !batch.scenarios.iter().all(document::all_passed) {
-        return Err(Failure::coded(5, "an expectation was not met").into());
+        return Err(Failure::with_code(5, "an expectation was not met").into());
     }
     Ok(())
 }
@@ -101,7 +101,7 @@ fn report_directories(out: &Path, scenarios: &[Scenario]) -> Result<Vec<PathBuf>
 }
 
 fn write_file(file: &Path, text: &str) -> Result<()> {
-    replace(file, text).with_context(|| format!("cannot write {}", file.display()))
+    replace_file(file, text).with_context(|| format!("cannot write {}", file.display()))
 }
 
 fn batch_text(batch: &Batch, directories: &[PathBuf]) -> String {

@@ -13,7 +13,7 @@ use thalweg_terminal::output::Fault;
 ///
 /// # Errors
 /// This machine cannot be inspected.
-pub fn lacking(bytes: &[u8], file: &Path) -> Result<Vec<Fault>> {
+pub fn lacking_here(bytes: &[u8], file: &Path) -> Result<Vec<Fault>> {
     let Ok(policy) = Policy::parse(bytes, file) else {
         return Ok(Vec::new());
     };
@@ -25,7 +25,7 @@ pub fn lacking(bytes: &[u8], file: &Path) -> Result<Vec<Fault>> {
             if !cgroups.join(cgroup.trim_start_matches('/')).is_dir() {
                 let found = format!("{cgroup:?}, which does not exist here");
                 let expected = format!("a cgroup below {}", cgroups.display());
-                faults.push(fault(rule, rule.at, "match.cgroup", found, expected));
+                faults.push(new_fault(rule, rule.at, "match.cgroup", found, expected));
             }
         }
         for action in &rule.actions {
@@ -37,14 +37,14 @@ pub fn lacking(bytes: &[u8], file: &Path) -> Result<Vec<Fault>> {
             for name in names.iter().filter(|name| !offered.contains(name)) {
                 let found = format!("{name:?}, which this machine does not offer");
                 let expected = format!("one of {}", offered.join(", "));
-                faults.push(fault(rule, action.at, action.key.name, found, expected));
+                faults.push(new_fault(rule, action.at, action.key.name, found, expected));
             }
         }
     }
     Ok(faults)
 }
 
-fn fault(rule: &Rule, at: Position, key: &str, found: String, expected: String) -> Fault {
+fn new_fault(rule: &Rule, at: Position, key: &str, found: String, expected: String) -> Fault {
     Fault {
         line: at.line,
         column: at.column,

@@ -2,10 +2,10 @@
 
 use ratatui::style::Style;
 use thalweg_agent::view::{Arm, Host, HostArm};
-use thalweg_units::figures::three;
+use thalweg_units::figures::three_digits;
 
-use super::hosts::{cost, is_measured};
-use crate::commands::top::figures::{NONE, count, percent};
+use super::hosts::{arm_cost, is_measured};
+use crate::commands::top::figures::{NONE, count_text, percent_text};
 use crate::commands::top::scene::{Body, Scene};
 use crate::commands::top::table::{Cell, Column, Table};
 
@@ -33,19 +33,19 @@ struct Sum {
 }
 
 impl Sum {
-    fn add(&mut self, host: &Host, arm: &HostArm) {
+    fn add_arm(&mut self, host: &Host, arm: &HostArm) {
         self.chosen += u64::from(arm.count);
         self.best += u64::from(host.best.as_ref() == Some(&arm.arm));
         self.harmful += u64::from(arm.harmful);
         if is_measured(arm) {
             let scored = f64::from(arm.scored.max(1));
             self.scored += u64::from(arm.scored.max(1));
-            self.cost += cost(arm) * scored;
+            self.cost += arm_cost(arm) * scored;
             self.loss += arm.retransmitted * scored;
         }
     }
 
-    fn mean(&self, sum: f64, text: impl Fn(f64) -> String) -> String {
+    fn mean_text(&self, sum: f64, text: impl Fn(f64) -> String) -> String {
         match self.scored {
             0 => NONE.to_owned(),
             scored => text(sum / scored as f64),
@@ -53,21 +53,24 @@ impl Sum {
     }
 }
 
-pub fn body(scene: &Scene) -> Body {
+pub fn arms_body(scene: &Scene) -> Body {
     let Some(seen) = &scene.known.hosts else {
-        return scene.waiting();
+        return scene.waiting_body();
     };
     let hosts = &seen.now.list;
     let arms: Vec<&Arm> = scene
         .known
         .arms
         .iter()
-        .filter(|arm| scene.choice.passes(&[&arm.name]))
+        .filter(|arm| scene.choice.passes_filter(&[&arm.name]))
         .collect();
     if arms.is_empty() && !scene.choice.filter.is_empty() {
         return scene.nothing_passes("arm");
     }
-    let mut sums: Vec<(&Arm, Sum)> = arms.into_iter().map(|arm| (arm, sum(hosts, arm))).collect();
+    let mut sums: Vec<(&Arm, Sum)> = arms
+        .into_iter()
+        .map(|arm| (arm, sum_of_arm(hosts, arm)))
+        .collect();
     sums.sort_by_key(|(_, sum)| std::cmp::Reverse(sum.chosen));
     let all: u64 = hosts
         .iter()
@@ -88,7 +91,7 @@ pub fn body(scene: &Scene) -> Body {
         ],
         rows: sums
             .iter()
-            .map(|(arm, sum)| row(scene, arm, sum, all))
+            .map(|(arm, sum)| arm_row(scene, arm, sum, all))
             .collect(),
     };
     let known = scene
@@ -102,24 +105,24 @@ pub fn body(scene: &Scene) -> Body {
         scene.choice.sort.name(),
         known.max(hosts.len() as u64)
     );
-    let mut body = Body::told(&text, scene.width);
-    let (header, lines) = table.lines(scene.width);
+    let mut body = Body::text_only(&text, scene.width);
+    let (header, lines) = table.header_and_rows(scene.width);
     body.fixed.push(header);
     body.lines = lines;
     body
 }
 
-fn sum(hosts: &[Host], arm: &Arm) -> Sum {
+fn sum_of_arm(hosts: &[Host], arm: &Arm) -> Sum {
     let mut sum = Sum::default();
     for host in hosts {
         if let Some(own) = host.arms.iter().find(|own| own.arm == arm.name) {
-            sum.add(host, own);
+            sum.add_arm(host, own);
         }
     }
     sum
 }
 
-fn row(scene: &Scene, arm: &Arm, sum: &Sum, all: u64) -> Vec<Cell> {
+fn arm_row(scene: &Scene, arm: &Arm, sum: &Sum, all: u64) -> Vec<Cell> {
     let available = match (&arm.refused, arm.present, arm.system_default) {
         (Some(_), ..) => "refused",
         (None, false, _) => "no",
@@ -128,20 +131,20 @@ fn row(scene: &Scene, arm: &Arm, sum: &Sum, all: u64) -> Vec<Cell> {
     };
     let bad = |is_bad: bool| {
         if is_bad {
-            scene.paint.bad()
+            scene.paint.error_style()
         } else {
             Style::default()
         }
     };
     vec![
         arm.name.clone().into(),
-        Cell::styled(available, bad(arm.refused.is_some())),
-        percent(sum.chosen as f64 / all.max(1) as f64).into(),
-        count(sum.chosen).into(),
-        count(sum.best).into(),
-        sum.mean(sum.cost, three).into(),
-        sum.mean(sum.loss, percent).into(),
-        count(sum.harmful).into(),
-        Cell::styled(&count(arm.refusals), bad(arm.refusals > 0)),
+        Cell::with_style(available, bad(arm.refused.is_some())),
+        percent_text(sum.chosen as f64 / all.max(1) as f64).into(),
+        count_text(sum.chosen).into(),
+        count_text(sum.best).into(),
+        sum.mean_text(sum.cost, three_digits).into(),
+        sum.mean_text(sum.loss, percent_text).into(),
+        count_text(sum.harmful).into(),
+        Cell::with_style(&count_text(arm.refusals), bad(arm.refusals > 0)),
     ]
 }

@@ -9,10 +9,10 @@ use thalweg_agent::view::{Counters, Event, Status};
 
 use crate::commands::events;
 use crate::commands::top::asker::EVENTS;
-use crate::commands::top::figures::{count, per_second, percent};
+use crate::commands::top::figures::{count_text, per_second, percent_text};
 use crate::commands::top::scene::{Body, Scene};
-use crate::commands::top::seen::Seen;
-use crate::commands::top::table::{Cell, Column, Table, padded};
+use crate::commands::top::seen::Observed;
+use crate::commands::top::table::{Cell, Column, Table, pad_text};
 
 /// Span of the reasons, ms.
 const WINDOW_MS: i64 = 60_000;
@@ -56,38 +56,38 @@ const COUNTERS: [Counter; 16] = [
     ("events lost", |c| c.events_dropped),
 ];
 
-pub fn body(scene: &Scene) -> Body {
+pub fn decisions_body(scene: &Scene) -> Body {
     let (Some(status), Some(events)) = (&scene.known.status, &scene.known.events) else {
-        return scene.waiting();
+        return scene.waiting_body();
     };
-    let counters = counters(scene, status);
-    let reasons = reasons(events, scene.known.time_ms);
+    let counters = counters_table(scene, status);
+    let reasons = reasons_table(events, scene.known.time_ms);
     let mut body = Body::default();
     if scene.width < WIDE {
-        body.table(&counters, scene.width);
-        body.table(&reasons, scene.width);
+        body.add_table(&counters, scene.width);
+        body.add_table(&reasons, scene.width);
     } else {
-        body.lines = beside(&counters, &reasons, scene.width);
+        body.lines = side_by_side(&counters, &reasons, scene.width);
     }
-    body.gap();
-    latest(scene, events, &mut body);
+    body.add_gap();
+    add_latest(scene, events, &mut body);
     body
 }
 
-fn counters(scene: &Scene, status: &Seen<Status>) -> Table {
+fn counters_table(scene: &Scene, status: &Observed<Status>) -> Table {
     let harm = ["refused by kernel", "events lost"];
     let rows = COUNTERS.iter().map(|(name, counter)| {
         let total = counter(&status.now.counters);
         let rate = status.per_second(|status| Some(counter(&status.counters)));
         let is_bad = harm.contains(name) && total > 0;
         let style = if is_bad {
-            scene.paint.warning()
+            scene.paint.warning_style()
         } else {
             Style::default()
         };
         vec![
             (*name).into(),
-            Cell::styled(&count(total), style),
+            Cell::with_style(&count_text(total), style),
             per_second(rate).into(),
         ]
     });
@@ -102,7 +102,7 @@ fn counters(scene: &Scene, status: &Seen<Status>) -> Table {
 }
 
 /// Decisions by reason and by arm, of the last minute or of the time that the events tell of.
-fn reasons(events: &[Event], now_ms: i64) -> Table {
+fn reasons_table(events: &[Event], now_ms: i64) -> Table {
     let oldest = events.last().filter(|_| events.len() >= EVENTS);
     let since = oldest
         .map_or(i64::MIN, |event| event.time_ms)
@@ -120,14 +120,14 @@ fn reasons(events: &[Event], now_ms: i64) -> Table {
     let row = |name: &str, number: u64| -> Vec<Cell> {
         vec![
             name.into(),
-            count(number).into(),
+            count_text(number).into(),
             per_second(Some(number as f64 / seconds)).into(),
-            percent(number as f64 / all.max(1) as f64).into(),
+            percent_text(number as f64 / all.max(1) as f64).into(),
         ]
     };
     let mut rows = vec![row("all", all)];
-    rows.extend(most(by_reason).map(|(reason, number)| row(reason, number)));
-    rows.extend(most(by_arm).map(|(arm, number)| row(&format!("to {arm}"), number)));
+    rows.extend(most_frequent(by_reason).map(|(reason, number)| row(reason, number)));
+    rows.extend(most_frequent(by_arm).map(|(arm, number)| row(&format!("to {arm}"), number)));
     let title = if seconds > 59.0 {
         "Last minute"
     } else {
@@ -145,15 +145,15 @@ fn reasons(events: &[Event], now_ms: i64) -> Table {
 }
 
 /// The most frequent first.
-fn most(counts: BTreeMap<&str, u64>) -> impl Iterator<Item = (&str, u64)> {
+fn most_frequent(counts: BTreeMap<&str, u64>) -> impl Iterator<Item = (&str, u64)> {
     let mut counts: Vec<_> = counts.into_iter().collect();
     counts.sort_by_key(|(_, number)| std::cmp::Reverse(*number));
     counts.into_iter()
 }
 
-fn beside(left: &Table, right: &Table, width: usize) -> Vec<Line<'static>> {
+fn side_by_side(left: &Table, right: &Table, width: usize) -> Vec<Line<'static>> {
     let all = |table: &Table, width| {
-        let (header, rows) = table.lines(width);
+        let (header, rows) = table.header_and_rows(width);
         std::iter::once(header).chain(rows).collect::<Vec<_>>()
     };
     let left = all(left, LEFT);
@@ -162,28 +162,30 @@ fn beside(left: &Table, right: &Table, width: usize) -> Vec<Line<'static>> {
     let height = left.len().max(right.len());
     let mut left = left.into_iter();
     let join = |_| {
-        let mut spans = styled(left.next().unwrap_or_else(blank));
+        let mut spans = styled_spans(left.next().unwrap_or_else(blank));
         spans.push("  ".into());
-        spans.extend(styled(right.next().unwrap_or_default()));
+        spans.extend(styled_spans(right.next().unwrap_or_default()));
         Line::from(spans)
     };
     (0..height).map(join).collect()
 }
 
 /// Spans that keep the style of their line.
-fn styled(line: Line<'static>) -> Vec<ratatui::text::Span<'static>> {
+fn styled_spans(line: Line<'static>) -> Vec<ratatui::text::Span<'static>> {
     let style = line.style;
     let spans = line.spans.into_iter();
     spans.map(|span| span.patch_style(style)).collect()
 }
 
-fn latest(scene: &Scene, events: &[Event], body: &mut Body) {
+fn add_latest(scene: &Scene, events: &[Event], body: &mut Body) {
     let lines = events
         .iter()
-        .map(|event| printable(events::line(event).trim_end()));
-    let lines: Vec<String> = lines.filter(|line| scene.choice.passes(&[line])).collect();
+        .map(|event| printable(events::event_line(event).trim_end()));
+    let lines: Vec<String> = lines
+        .filter(|line| scene.choice.passes_filter(&[line]))
+        .collect();
     match (lines.is_empty(), scene.choice.filter.is_empty()) {
-        (true, true) => body.note("No events yet.", Style::default(), scene.width),
+        (true, true) => body.add_text("No events yet.", Style::default(), scene.width),
         (true, false) => {
             let nothing = scene.nothing_passes(&format!("event among the latest {}", events.len()));
             body.lines.extend(nothing.fixed);
@@ -191,7 +193,7 @@ fn latest(scene: &Scene, events: &[Event], body: &mut Body) {
         // Without the date, and the two spaces after the time.
         (false, _) => body.lines.extend(lines.into_iter().map(|line| {
             let line = line.get(11..).map_or_else(|| line.clone(), str::to_owned);
-            Line::raw(padded(&line, scene.width, false))
+            Line::raw(pad_text(&line, scene.width, false))
         })),
     }
 }

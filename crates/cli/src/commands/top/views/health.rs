@@ -2,13 +2,13 @@
 
 use ratatui::style::Style;
 use thalweg_agent::view::Status;
-use thalweg_control::inventory::{Inventory, Running};
-use thalweg_terminal::output::span;
-use thalweg_units::figures::{bytes, three};
+use thalweg_control::inventory::{Inventory, RunningProgram};
+use thalweg_terminal::output::span_text;
+use thalweg_units::figures::{bytes_text, three_digits};
 
-use crate::commands::top::figures::{NONE, count, per_second};
+use crate::commands::top::figures::{NONE, count_text, per_second};
 use crate::commands::top::scene::{Body, Scene};
-use crate::commands::top::seen::Seen;
+use crate::commands::top::seen::Observed;
 use crate::commands::top::table::{Cell, Column, Table};
 
 /// In place of what an older agent has none of.
@@ -27,65 +27,77 @@ pub const HELP: [&str; 6] = [
     "The filter looks at names of programs.",
 ];
 
-pub fn body(scene: &Scene) -> Body {
+pub fn health_body(scene: &Scene) -> Body {
     let Some(status) = &scene.known.status else {
-        return scene.waiting();
+        return scene.waiting_body();
     };
     let mut body = Body::default();
-    problems(scene, &status.now, &mut body);
-    body.gap();
-    memory(scene, &status.now, &mut body);
-    body.gap();
+    add_problems(scene, &status.now, &mut body);
+    body.add_gap();
+    add_memory(scene, &status.now, &mut body);
+    body.add_gap();
     match &scene.known.kernel {
-        None => body.lines.extend(scene.waiting().fixed),
+        None => body.lines.extend(scene.waiting_body().fixed),
         Some(seen) => match &seen.now {
-            None => body.note(NOT_REPORTED, Style::default(), scene.width),
-            Some(kernel) => programs(scene, seen, kernel, &mut body),
+            None => body.add_text(NOT_REPORTED, Style::default(), scene.width),
+            Some(kernel) => add_programs(scene, seen, kernel, &mut body),
         },
     }
     body
 }
 
-fn problems(scene: &Scene, status: &Status, body: &mut Body) {
+fn add_problems(scene: &Scene, status: &Status, body: &mut Body) {
     if status.problems.is_empty() {
-        body.note("No problems.", Style::default(), scene.width);
+        body.add_text("No problems.", Style::default(), scene.width);
     }
     for (index, problem) in status.problems.iter().enumerate() {
-        body.note(&format!("! {problem}"), scene.paint.bad(), scene.width);
+        body.add_text(
+            &format!("! {problem}"),
+            scene.paint.error_style(),
+            scene.width,
+        );
         if let Some(fix) = status.fixes.get(index).filter(|fix| !fix.is_empty()) {
-            body.note(&format!("  Fix: {fix}"), Style::default(), scene.width);
+            body.add_text(&format!("  Fix: {fix}"), Style::default(), scene.width);
         }
     }
 }
 
-fn memory(scene: &Scene, status: &Status, body: &mut Body) {
+fn add_memory(scene: &Scene, status: &Status, body: &mut Body) {
     let snapshot = match status.snapshot_age_s {
-        Some(age) => format!("{} ago", span(age)),
+        Some(age) => format!("{} ago", span_text(age)),
         None => "not yet".to_owned(),
     };
     let text = format!(
         "{} in the kernel, {} in the agent. Hosts saved {snapshot} to {}. Events: {} lost in the \
          kernel, {} not stored.",
-        bytes(status.map_bytes),
-        bytes(status.resident_bytes),
+        bytes_text(status.map_bytes),
+        bytes_text(status.resident_bytes),
         status.store,
         status.counters.events_dropped,
         status.events_lost
     );
-    body.note(&text, Style::default(), scene.width);
+    body.add_text(&text, Style::default(), scene.width);
 }
 
-fn programs(scene: &Scene, seen: &Seen<Option<Inventory>>, kernel: &Inventory, body: &mut Body) {
-    let shown = |program: &&Running| scene.choice.passes(&[&program.name]);
-    let programs: Vec<&Running> = kernel.programs.iter().filter(shown).collect();
+fn add_programs(
+    scene: &Scene,
+    seen: &Observed<Option<Inventory>>,
+    kernel: &Inventory,
+    body: &mut Body,
+) {
+    let shown = |program: &&RunningProgram| scene.choice.passes_filter(&[&program.name]);
+    let programs: Vec<&RunningProgram> = kernel.programs.iter().filter(shown).collect();
     if programs.is_empty() && !scene.choice.filter.is_empty() {
         body.lines.extend(scene.nothing_passes("program").fixed);
         return;
     }
     if !kernel.statistics {
-        body.note(NO_STATISTICS, scene.paint.warning(), scene.width);
+        body.add_text(NO_STATISTICS, scene.paint.warning_style(), scene.width);
     }
-    let mut rows: Vec<(f64, _)> = programs.iter().map(|program| row(seen, program)).collect();
+    let mut rows: Vec<(f64, _)> = programs
+        .iter()
+        .map(|program| program_row(seen, program))
+        .collect();
     rows.sort_by(|(a, _), (b, _)| b.total_cmp(a));
     let columns = vec![
         Column::text("Program", 16, 0),
@@ -96,12 +108,12 @@ fn programs(scene: &Scene, seen: &Seen<Option<Inventory>>, kernel: &Inventory, b
         Column::number("CPU", 7, 0),
     ];
     let rows = rows.into_iter().map(|(_, row)| row).collect();
-    body.table(&Table { columns, rows }, scene.width);
+    body.add_table(&Table { columns, rows }, scene.width);
 }
 
 /// A program's share of a processor, and its row.
-fn row(seen: &Seen<Option<Inventory>>, program: &Running) -> (f64, Vec<Cell>) {
-    let grown = |counter: fn(&Running) -> Option<u64>| {
+fn program_row(seen: &Observed<Option<Inventory>>, program: &RunningProgram) -> (f64, Vec<Cell>) {
+    let grown = |counter: fn(&RunningProgram) -> Option<u64>| {
         seen.per_second(|kernel| {
             let programs = &kernel.as_ref()?.programs;
             counter(programs.iter().find(|one| one.id == program.id)?)
@@ -121,9 +133,9 @@ fn row(seen: &Seen<Option<Inventory>>, program: &Running) -> (f64, Vec<Cell>) {
     let cells = vec![
         program.name.clone().into(),
         program.id.to_string().into(),
-        or_none(program.runs.map(count)).into(),
+        or_none(program.runs.map(count_text)).into(),
         per_second(runs).into(),
-        or_none(per_run.map(three)).into(),
+        or_none(per_run.map(three_digits)).into(),
         or_none(share.map(|share| format!("{:.2}%", share * 100.0))).into(),
     ];
     (share.unwrap_or(0.0), cells)

@@ -8,10 +8,12 @@ use thalweg_agent::view::{Host, HostArm};
 
 use crate::commands::hosts::matches_prefix;
 use crate::commands::top::choice::Sort;
-use crate::commands::top::figures::{NONE, ago, bits, count, per_second, percent};
+use crate::commands::top::figures::{
+    NONE, age_text, bits_text, count_text, per_second, percent_text,
+};
 use crate::commands::top::scene::{Body, Scene};
 use crate::commands::top::table::{Cell, Column, Table};
-use thalweg_units::figures::three;
+use thalweg_units::figures::three_digits;
 
 /// The columns.
 pub const HELP: [&str; 11] = [
@@ -31,22 +33,22 @@ pub const HELP: [&str; 11] = [
 /// Columns of the screen from which all have room; below it, other arms matter more.
 const WIDE: usize = 100;
 
-pub fn body(scene: &Scene) -> Body {
+pub fn hosts_body(scene: &Scene) -> Body {
     let Some(seen) = &scene.known.hosts else {
-        return scene.waiting();
+        return scene.waiting_body();
     };
     if seen.now.list.is_empty() {
-        return Body::told(
+        return Body::text_only(
             "No hosts yet: no connection has been decided on.",
             scene.width,
         );
     }
-    let rate = |host: &Host| seen.per_second(|hosts| hosts.connections(host));
+    let rate = |host: &Host| seen.per_second(|hosts| hosts.connections_of(host));
     let choice = scene.choice;
     let passes = |host: &&Host| {
-        let chosen = likeliest(host).map_or("", |arm| arm.arm.as_str());
+        let chosen = likeliest_arm(host).map_or("", |arm| arm.arm.as_str());
         let container = host.container.as_deref().unwrap_or_default();
-        choice.passes(&[&host.address, chosen, container])
+        choice.passes_filter(&[&host.address, chosen, container])
             || matches_prefix(&host.address, &choice.filter)
     };
     let mut hosts: Vec<&Host> = seen.now.list.iter().filter(passes).collect();
@@ -69,28 +71,28 @@ pub fn body(scene: &Scene) -> Body {
     let mut addresses = HashSet::new();
     let several = !hosts.iter().all(|host| addresses.insert(&host.address));
     let mut table = Table {
-        columns: columns(),
+        columns: host_columns(),
         rows: hosts
             .iter()
-            .map(|host| row(scene, host, rate(host)))
+            .map(|host| host_row(scene, host, rate(host)))
             .collect(),
     };
-    // It tells equal addresses apart.
+    // The container tells equal addresses apart.
     if !several && hosts.iter().all(|host| host.container.is_none()) {
-        table.remove("Container");
+        table.remove_column("Container");
     }
     if scene.width < WIDE {
-        table.remove("Next");
+        table.remove_column("Next");
         if choice.sort != Sort::Recent {
-            table.remove("Idle");
+            table.remove_column("Idle");
         }
     }
-    let (header, lines) = table.lines(scene.width);
+    let (header, lines) = table.header_and_rows(scene.width);
     let fixed = vec![header];
     Body { fixed, lines }
 }
 
-fn columns() -> Vec<Column> {
+fn host_columns() -> Vec<Column> {
     vec![
         Column::text("Host", 15, 0),
         Column::text("Container", 5, 2),
@@ -107,8 +109,8 @@ fn columns() -> Vec<Column> {
     ]
 }
 
-fn row(scene: &Scene, host: &Host, rate: Option<f64>) -> Vec<Cell> {
-    let arm = likeliest(host);
+fn host_row(scene: &Scene, host: &Host, rate: Option<f64>) -> Vec<Cell> {
+    let arm = likeliest_arm(host);
     let container = host.container.clone();
     let container = container.unwrap_or_else(|| host.netns.to_string());
     let measured = |text: &dyn Fn(&HostArm) -> String| match arm {
@@ -117,26 +119,26 @@ fn row(scene: &Scene, host: &Host, rate: Option<f64>) -> Vec<Cell> {
     };
     let loss = arm
         .filter(|arm| arm.retransmitted >= 0.05)
-        .map_or(Style::default(), |_| scene.paint.warning());
+        .map_or(Style::default(), |_| scene.paint.warning_style());
     vec![
         host.address.clone().into(),
         container.into(),
-        count(host.connections.into()).into(),
+        count_text(host.connections.into()).into(),
         per_second(rate).into(),
-        ago(host.idle_s).into(),
+        age_text(host.idle_s).into(),
         arm.map_or(NONE.to_owned(), |arm| arm.arm.clone()).into(),
-        arm.map_or(NONE.to_owned(), |arm| percent(arm.next_probability))
+        arm.map_or(NONE.to_owned(), |arm| percent_text(arm.next_probability))
             .into(),
-        measured(&|arm| bits(rate_of(arm))).into(),
-        measured(&|arm| three(f64::from(arm.srtt_us.max(arm.min_rtt_us)) / 1e3)).into(),
-        Cell::styled(&measured(&|arm| percent(arm.retransmitted)), loss),
-        measured(&|arm| three(cost(arm))).into(),
-        others(host, arm).into(),
+        measured(&|arm| bits_text(rate_of(arm))).into(),
+        measured(&|arm| three_digits(f64::from(arm.srtt_us.max(arm.min_rtt_us)) / 1e3)).into(),
+        Cell::with_style(&measured(&|arm| percent_text(arm.retransmitted)), loss),
+        measured(&|arm| three_digits(arm_cost(arm))).into(),
+        other_arms(host, arm).into(),
     ]
 }
 
 /// The arm that the next connection gets most likely.
-pub(super) fn likeliest(host: &Host) -> Option<&HostArm> {
+pub(super) fn likeliest_arm(host: &Host) -> Option<&HostArm> {
     let by_share = |a: &&HostArm, b: &&HostArm| a.next_probability.total_cmp(&b.next_probability);
     host.arms.iter().max_by(by_share)
 }
@@ -146,7 +148,7 @@ pub(super) fn is_measured(arm: &HostArm) -> bool {
 }
 
 /// Bits (thalweg), or the published cost (classic).
-pub(super) fn cost(arm: &HostArm) -> f64 {
+pub(super) fn arm_cost(arm: &HostArm) -> f64 {
     arm.metric as f64 / 1e6
 }
 
@@ -166,7 +168,7 @@ fn least_cost(host: &Host) -> Option<u64> {
 }
 
 /// The further arms, the cheapest first, with what they cost more.
-fn others(host: &Host, chosen: Option<&HostArm>) -> String {
+fn other_arms(host: &Host, chosen: Option<&HostArm>) -> String {
     let Some(chosen) = chosen else {
         return String::new();
     };
@@ -179,8 +181,12 @@ fn others(host: &Host, chosen: Option<&HostArm>) -> String {
     let text = others.iter().map(|arm| {
         let harmful = if arm.harmful { "!" } else { "" };
         match is_measured(chosen) {
-            true => format!("{}{harmful}{:+.1}", arm.arm, cost(arm) - cost(chosen)),
-            false => format!("{}{harmful} {}", arm.arm, three(cost(arm))),
+            true => format!(
+                "{}{harmful}{:+.1}",
+                arm.arm,
+                arm_cost(arm) - arm_cost(chosen)
+            ),
+            false => format!("{}{harmful} {}", arm.arm, three_digits(arm_cost(arm))),
         }
     });
     text.collect::<Vec<_>>().join(" ")

@@ -5,9 +5,9 @@ use thalweg_control::inventory::Inventory;
 use thalweg_control::policy::{Report, RuleReport};
 use thalweg_terminal::output;
 
-use crate::commands::top::figures::{count, per_second};
+use crate::commands::top::figures::{count_text, per_second};
 use crate::commands::top::scene::{Body, Scene};
-use crate::commands::top::seen::Seen;
+use crate::commands::top::seen::Observed;
 use crate::commands::top::table::{Cell, Column, Table};
 
 /// The columns.
@@ -18,40 +18,44 @@ pub const HELP: [&str; 4] = [
     "The filter looks at names of rules.",
 ];
 
-type Reported = Seen<Option<Inventory>>;
+type Reported = Observed<Option<Inventory>>;
 
-pub fn body(scene: &Scene) -> Body {
+pub fn rules_body(scene: &Scene) -> Body {
     let Some(seen) = &scene.known.kernel else {
-        return scene.waiting();
+        return scene.waiting_body();
     };
     let Some(kernel) = &seen.now else {
-        return Body::told(super::health::NOT_REPORTED, scene.width);
+        return Body::text_only(super::health::NOT_REPORTED, scene.width);
     };
     let mut body = Body::default();
     for fault in &kernel.unreadable {
-        body.note(&format!("! {fault}"), scene.paint.bad(), scene.width);
+        body.add_text(
+            &format!("! {fault}"),
+            scene.paint.error_style(),
+            scene.width,
+        );
     }
     match &kernel.policy {
-        None => body.note("No policy is in force.", Style::default(), scene.width),
-        Some(policy) => rules(scene, seen, policy, &mut body),
+        None => body.add_text("No policy is in force.", Style::default(), scene.width),
+        Some(policy) => add_rules(scene, seen, policy, &mut body),
     }
     body
 }
 
-fn rules(scene: &Scene, seen: &Reported, policy: &Report, body: &mut Body) {
+fn add_rules(scene: &Scene, seen: &Reported, policy: &Report, body: &mut Body) {
     let dry_run = if policy.dry_run {
         ", dry run: nothing is set"
     } else {
         ""
     };
-    let applied = output::time(policy.applied_ms);
+    let applied = output::time_text(policy.applied_ms);
     let since = applied.split('.').next().unwrap_or_default();
     let text = format!(
         "Policy {}, number {}, since {since} UTC{dry_run}",
         policy.name, policy.number
     );
-    body.note(&text, Style::default(), scene.width);
-    let shown = |(_, rule): &(usize, &RuleReport)| scene.choice.passes(&[&rule.name]);
+    body.add_text(&text, Style::default(), scene.width);
+    let shown = |(_, rule): &(usize, &RuleReport)| scene.choice.passes_filter(&[&rule.name]);
     let rows: Vec<Vec<Cell>> = policy
         .rules
         .iter()
@@ -68,17 +72,17 @@ fn rules(scene: &Scene, seen: &Reported, policy: &Report, body: &mut Body) {
                 Some(rule.matched)
             };
             let failed = if rule.failed > 0 {
-                scene.paint.bad()
+                scene.paint.error_style()
             } else {
                 Style::default()
             };
             vec![
                 rule.name.clone().into(),
                 if rule.never { "never" } else { "" }.into(),
-                count(rule.matched).into(),
+                count_text(rule.matched).into(),
                 per_second(seen.per_second(matched)).into(),
-                count(rule.done).into(),
-                Cell::styled(&count(rule.failed), failed),
+                count_text(rule.done).into(),
+                Cell::with_style(&count_text(rule.failed), failed),
             ]
         })
         .collect();
@@ -94,5 +98,5 @@ fn rules(scene: &Scene, seen: &Reported, policy: &Report, body: &mut Body) {
         Column::number("Set", 7, 1),
         Column::number("Failed", 7, 0),
     ];
-    body.table(&Table { columns, rows }, scene.width);
+    body.add_table(&Table { columns, rows }, scene.width);
 }
