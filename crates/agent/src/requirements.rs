@@ -230,7 +230,7 @@ impl Need {
                     _ => Found::Yes,
                 }
             }
-            Self::StructOps => match thalweg_control::cc::check() {
+            Self::StructOps => match thalweg_control::cc::check_kernel_support() {
                 Ok(_) => Found::Yes,
                 Err(why) => Found::No(
                     why.reason().to_owned(),
@@ -301,7 +301,9 @@ impl Requirement {
     fn by(&self, tried: Result<(), String>) -> Found {
         match tried {
             Ok(()) => Found::Yes,
-            Err(_) if !privileges::missing().is_ok_and(|missing| missing.is_empty()) => {
+            Err(_)
+                if !privileges::missing_capabilities().is_ok_and(|missing| missing.is_empty()) =>
+            {
                 let why = "trying it takes privileges".to_owned();
                 Found::Unknown(why, "run as root".to_owned())
             }
@@ -328,8 +330,9 @@ fn probe_netns_cookie() -> Result<(), String> {
 
 /// Loads an object for a moment, with small tables.
 fn try_load(bytes: &[u8]) -> Result<(), String> {
-    object::listening(|| {
-        let mut open = object::open("doctor", bytes).map_err(|error| format!("{error:#}"))?;
+    object::with_libbpf_log(|| {
+        let mut open =
+            object::open_object("doctor", bytes).map_err(|error| format!("{error:#}"))?;
         for mut map in open.maps_mut() {
             let is_table = matches!(
                 map.map_type(),
@@ -341,10 +344,12 @@ fn try_load(bytes: &[u8]) -> Result<(), String> {
             }
         }
         let loaded = open.load().map(drop);
-        loaded.map_err(|error| match object::last_words(&object::take_said()) {
-            said if said.is_empty() => error.to_string(),
-            said => said,
-        })
+        loaded.map_err(
+            |error| match object::last_words(&object::take_libbpf_log()) {
+                said if said.is_empty() => error.to_string(),
+                said => said,
+            },
+        )
     })
 }
 
@@ -367,7 +372,7 @@ fn find_constant(name: &str) -> Result<(), String> {
 
 /// Tries a queueing discipline on the loopback device of a temporary network namespace.
 fn try_qdisc(kind: &str) -> Found {
-    let mut command = program::command("tc");
+    let mut command = program::program_command("tc");
     command.args(["qdisc", "add", "dev", "lo"]);
     match kind {
         "clsact" => command.arg(kind),

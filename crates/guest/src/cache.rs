@@ -28,7 +28,8 @@ impl Scratch {
     /// process are removed.
     pub(crate) fn create(parent: &Path) -> Result<Self, Error> {
         static SERIAL: AtomicU32 = AtomicU32::new(0);
-for name in orphaned_entries(parent){ remove_remains(&parent.join(name));
+        for name in orphaned_entries(parent) {
+            remove_remains(&parent.join(name));
         }
         let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
         let path = parent.join(format!("{PREFIX}{}-new{serial}", std::process::id()));

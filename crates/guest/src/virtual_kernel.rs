@@ -361,7 +361,8 @@ fn progress_bar(wanted: bool) -> ProgressBar {
 
 /// The packaged kernel's configuration without modules, then the laboratory's lines. Of two lines
 /// on one option the later counts (kconfig warns and takes it).
-fn kernel_configuration(hz:u32)-> Result<String, Error>{ let output= tool::program_command(uml::PROGRAM)
+fn kernel_configuration(hz: u32) -> Result<String, Error> {
+    let output = tool::program_command(uml::PROGRAM)
         .arg("--showconfig")
         .output()
         .map_err(Error::system("cannot start linux.uml"))?;

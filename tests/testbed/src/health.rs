@@ -41,7 +41,7 @@ pub struct Service(PathBuf);
 impl Service {
     /// Makes the cgroup `service`.
     pub fn new(bed: &Bed) -> Self {
-        let directory = bed.pair.cgroup().join("service");
+        let directory = bed.pair.cgroup_path().join("service");
         fs::create_dir(&directory).unwrap();
         Self(directory)
     }

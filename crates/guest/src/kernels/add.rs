@@ -68,7 +68,8 @@ pub fn add_kernel(package: &str) -> Result<Added, Error> {
             super::EXAMPLE
         )));
     }
-let _signals= interrupt::Guard::install_handlers()?; let scratch= Scratch::create(&kernels_directory())?;
+    let _signals = interrupt::Guard::install_handlers()?;
+    let scratch = Scratch::create(&kernels_directory())?;
     let unpacked = scratch.path().join("tree");
     let source = match is_file {
         true => Source::Beside(

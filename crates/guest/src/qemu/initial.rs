@@ -113,7 +113,8 @@ fn read_file(path: &Path) -> Result<Vec<u8>, Error> {
 
 /// The libraries of a program, found by ld.so(8) here, by the path where the program looks for
 /// them.
-fn needed_libraries(program:&Path)-> Result<Vec<(PathBuf, PathBuf)>, Error>{ let output= tool::program_command("ldd")
+fn needed_libraries(program: &Path) -> Result<Vec<(PathBuf, PathBuf)>, Error> {
+    let output = tool::program_command("ldd")
         .arg(program)
         .env("LC_ALL", "C")
         .output()

@@ -72,7 +72,8 @@ pub fn missing_requirements() -> Vec<String> {
 ///
 /// # Errors
 /// [`Error::Process`] if QEMU cannot be started.
-pub fn qemu_version()-> Result<String, Error>{ let output= tool::program_command(PROGRAM)
+pub fn qemu_version() -> Result<String, Error> {
+    let output = tool::program_command(PROGRAM)
         .arg("--version")
         .output()
         .map_err(Error::system(format!("cannot start {PROGRAM}")))?;
@@ -153,11 +154,16 @@ impl Machine<'_> {
     /// The command line for a reader, the same on every machine.
     pub fn command_line(&self) -> String {
         let image = format!("vmlinuz-{}", self.kernel.name);
-let words= std::iter::once(PROGRAM.to_owned()).chain(self.qemu_arguments(&image)); let words:Vec<String>= words.map(|word|quote_word(&word)).collect();
+        let words = std::iter::once(PROGRAM.to_owned()).chain(self.qemu_arguments(&image));
+        let words: Vec<String> = words.map(|word| quote_word(&word)).collect();
         words.join(" ")
     }
 
-fn boot_kernel(&self, work:&Path)-> Result<Running, Error>{ let mut command:Command= tool::program_command(PROGRAM); command.args(self.qemu_arguments(&self.kernel.image.to_string_lossy())); preload_library(&mut command, c "thalweg-lockstep.so", LOCKSTEP)?; Running::start_kernel(KernelKind::Qemu,&mut command, work)
+    fn boot_kernel(&self, work: &Path) -> Result<Running, Error> {
+        let mut command: Command = tool::program_command(PROGRAM);
+        command.args(self.qemu_arguments(&self.kernel.image.to_string_lossy()));
+        preload_library(&mut command, c"thalweg-lockstep.so", LOCKSTEP)?;
+        Running::start_kernel(KernelKind::Qemu, &mut command, work)
     }
 
     /// The files of the needed modules.

@@ -50,7 +50,8 @@ impl Machine<'_> {
         let program = self.kernel.program.display().to_string();
         let work = self.work.display().to_string();
         let words: Vec<String> = std::iter::once(program)
-.chain(self.kernel_arguments(&[],&self.first_process_arguments())).map(|word|quote_word(&word.replace(&work, "DIR")))
+            .chain(self.kernel_arguments(&[], &self.first_process_arguments()))
+            .map(|word| quote_word(&word.replace(&work, "DIR")))
             .collect();
         words.join(" ")
     }

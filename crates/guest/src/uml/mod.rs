@@ -61,7 +61,10 @@ impl Kernel {
     ///
     /// # Errors
     /// [`Error::Preconditions`] if it is not installed or lacks a module.
-pub fn packaged_kernel(further:impl Iterator<Item= String>)-> Result<Self, Error>{ let program= tool::find_program(PROGRAM).ok_or_else(||Error::Preconditions(missing_requirements()))?; let version= kernel_version(&program)?;
+    pub fn packaged_kernel(further: impl Iterator<Item = String>) -> Result<Self, Error> {
+        let program = tool::find_program(PROGRAM)
+            .ok_or_else(|| Error::Preconditions(missing_requirements()))?;
+        let version = kernel_version(&program)?;
         let tree = Tree::read(&Path::new(MODULES).join(&version))?;
         Ok(Self {
             modules: tree.wanted_files(&program.display().to_string(), further)?,
@@ -88,7 +91,9 @@ impl Kernel {
     ) -> Result<Self, Error> {
         let program = match file {
             Some(file) => fs::canonicalize(file).map_err(Error::io("cannot find", file))?,
-None=> tool::find_program(PROGRAM).ok_or_else(||{ Error::Preconditions(crate::missing_programs([(PROGRAM, PACKAGE)]))})?,
+            None => tool::find_program(PROGRAM).ok_or_else(|| {
+                Error::Preconditions(crate::missing_programs([(PROGRAM, PACKAGE)]))
+            })?,
         };
         let version = kernel_version(&program)?;
         if !version.starts_with(|first: char| first.is_ascii_digit()) {

@@ -180,7 +180,7 @@ impl Programs {
     /// The kernel refuses it.
     pub fn lift_clamps(&self, kernel: &Kernel, own: u64) -> Result<()> {
         let map = kernel.map(names::CLAMPS);
-        let keys = batch::keys(map)?;
+        let keys = batch::collect_keys(map)?;
         // Keep the table without clamps: an agent that is killed now leaves something to find.
         for key in &keys {
             map.update(key, &0u32.to_ne_bytes(), MapFlags::EXIST)?;
@@ -231,7 +231,7 @@ impl ClampedSockets {
     /// Finds clamped connections; `None`: no host has a clamp.
     pub fn find(pin: &Path) -> Option<Self> {
         let hosts = find_map(pin, names::CLAMPS)?;
-        let has_clamps = batch::keys(&hosts).is_ok_and(|keys| !keys.is_empty());
+        let has_clamps = batch::collect_keys(&hosts).is_ok_and(|keys| !keys.is_empty());
         has_clamps
             .then(|| find_map(pin, names::CLAMPED))?
             .map(Self)
@@ -243,7 +243,7 @@ impl ClampedSockets {
     /// # Errors
     /// The kernel refuses it.
     pub fn lift(&self) -> Result<()> {
-        let mut object = object::open("thalweg_unclamp", thalweg_bpf_objects::LEARN_CLAMP)?;
+        let mut object = object::open_object("thalweg_unclamp", thalweg_bpf_objects::LEARN_CLAMP)?;
         for mut program in object.progs_mut() {
             let is_wanted = program.name() == programs::LEARN_UNCLAMP;
             program.set_autoload(is_wanted);

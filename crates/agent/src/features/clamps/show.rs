@@ -27,7 +27,7 @@ pub fn status_row(status: &Value) -> Option<String> {
 pub fn list(answer: &mut Value, limit: usize) -> Result<String> {
     let mut found = Clamps::deserialize(&*answer)?;
     found.hosts.truncate(limit);
-    let text = table(&found);
+    let text = clamps_table(&found);
     *answer = json!(found);
     Ok(text)
 }
