@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use thalweg_bpf_types::{host_from_raw, host_to_raw, raw as abi};
-use thalweg_learner::{ArmState, Host, HostKey, Level, OFFSET_Q16, knows, note_cautions};
+use thalweg_learner::{ArmState, Host, HostKey, Level, OFFSET_Q16, can_decide, note_cautions};
 use thalweg_tests::{Request, raw};
 
 use crate::compare::Comparison;
@@ -126,7 +126,7 @@ pub fn empty_record(level: Level) -> abi::thalweg_host {
 /// A record of the fleet about the narrow groups, as the agent writes it: never scored.
 fn told_record(level: Level, now_ns: u64) -> abi::thalweg_host {
     let mut told = Host {
-        level: level.fleet().expect("a level that is shared"),
+        level: level.fleet_level().expect("a level that is shared"),
         scored: 1,
         step: 96,
         step_scored: 24,
@@ -172,10 +172,10 @@ struct Records {
     told: Option<abi::thalweg_host>,
 }
 
-/// Whether a record knows enough of the system's arm.
+/// Whether a record can_decide enough of the system's arm.
 fn is_known(record: &abi::thalweg_host, system_arm: u32) -> bool {
     let system = (system_arm != NO_ARM).then_some(system_arm as usize);
-    knows(&host_from_raw(record), system)
+    can_decide(&host_from_raw(record), system)
 }
 
 /// Draws the steps of a family.
@@ -247,7 +247,7 @@ pub fn ask(
 }
 
 impl Records {
-    /// A connection; returns its arm. The host decides, or the narrowest group that knows.
+    /// A connection; returns its arm. The host decides, or the narrowest group that can_decide.
     fn connect(
         &mut self,
         comparison: &mut Comparison,
@@ -275,7 +275,7 @@ impl Records {
         ask(comparison, raw::VECTOR_CONNECT, decider, request).outputs[0] as u32
     }
 
-    /// A measurement, told to both groups, from wide to narrow, each from the last one that knows.
+    /// A measurement, told to both groups, from wide to narrow, each from the last one that can_decide.
     fn score(&mut self, comparison: &mut Comparison, host: usize, narrow: usize, request: Request) {
         let own = self.hosts.entry(host).or_default();
         let group = &mut self.narrow[narrow];

@@ -150,7 +150,7 @@ pub fn plans() -> Vec<Plan> {
 
 /// Slow start of 21 to 180 segments; `lost` of 1000 flights lose a tenth to a half.
 fn transfer(r: &mut Random, arm: u32, lost: u64) -> abi::thalweg_sample {
-    let window = u64::from(window::segments(arm as usize));
+    let window = u64::from(window::arm_segments(arm as usize));
     let segs = r.between(21, 180);
     let (mut sent, mut rounds) = (0, 0);
     while sent < segs {
@@ -259,7 +259,7 @@ fn window_record(level: Level, [step, scored, step_scored]: [u32; 3]) -> abi::th
 fn set_mask(set: &[u32]) -> u32 {
     let arms = set
         .iter()
-        .map(|&segments| window::arm(segments).expect("a window"));
+        .map(|&segments| window::window_arm(segments).expect("a window"));
     arms.fold(0, |mask, arm| mask | 1 << arm)
 }
 

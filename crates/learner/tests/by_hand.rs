@@ -2,8 +2,8 @@
 //! two, latency costs nothing and evidence does not fade, so that most numbers are whole bits.
 
 use thalweg_learner::{
-    ArmState, End, Host, Level, ONE_Q16, Outcome, Params, Report, Sample, adopt, inherit,
-    note_harm, propensities_q16, score, score_group, window,
+    ArmState, End, Host, Level, ONE_Q16, Outcome, Params, Report, Sample, adopt_wider,
+    inherit_group, note_harm, propensities_q16, score, score_group, window,
 };
 
 const SYSTEM: Option<usize> = Some(0);
@@ -296,7 +296,7 @@ fn group_compares_with_default_of_same_host() {
 fn narrow_group_adopts_wide_by_worth() {
     let mut narrow = group(Level::Prefix, [(32.0, 8), (31.0, 2)]);
     let wide = group(Level::Namespace, [(32.0, 8), (32.0, 8)]);
-    adopt(&mut narrow, &wide, SYSTEM, &[2 * ONE_Q16; MAX_ARMS]);
+    adopt_wider(&mut narrow, &wide, SYSTEM, &[2 * ONE_Q16; MAX_ARMS]);
     assert_eq!(narrow.arms[1].value, bits(31.5));
     assert_eq!(narrow.arms[1].weight_q16, 4 * ONE_Q16);
 }
@@ -305,7 +305,7 @@ fn narrow_group_adopts_wide_by_worth() {
 fn new_record_inherits_distances_by_worth() {
     let mut host = measured(&[(0, 44)]);
     let known = group(Level::Prefix, [(32.0, 8), (31.0, 5)]);
-    inherit(&mut host, &known, 0, SYSTEM, &[3 * ONE_Q16; MAX_ARMS]);
+    inherit_group(&mut host, &known, 0, SYSTEM, &[3 * ONE_Q16; MAX_ARMS]);
     assert_eq!(host.arms[1].value, bits(43.0));
     assert_eq!(host.arms[1].weight_q16, 3 * ONE_Q16);
     assert_eq!(host.arms[0].weight_q16, 4 * ONE_Q16);
@@ -321,7 +321,7 @@ fn window_report_counts_rounds_of_slow_start() {
         segs_out: 30,
         ..costing(44)
     };
-    let (report, _) = window::report(&sample).unwrap();
+    let (report, _) = window::window_report(&sample).unwrap();
     assert_eq!(u64::from(report.system_q16), bits(47.0));
     assert_eq!(report.cost_q16, report.system_q16);
     // Ten retransmissions of 40 segments cost three quarters of a bit.
@@ -330,7 +330,7 @@ fn window_report_counts_rounds_of_slow_start() {
         retrans: 10,
         ..sample
     };
-    let (report, counts) = window::report(&lossy).unwrap();
+    let (report, counts) = window::window_report(&lossy).unwrap();
     assert_eq!(u64::from(report.cost_q16), bits(47.75));
     assert_eq!((counts.steady_segs, counts.steady_retrans), (40, 10));
 }
@@ -342,7 +342,7 @@ fn window_with_losses_beyond_chance_is_left() {
         (record.step, record.scored, record.step_scored) = (1, 500, 400);
         (record.arms[0].segs, record.arms[0].retrans) = (10_000, 9);
         (record.arms[1].segs, record.arms[1].retrans) = (10_000, retrans);
-        window::step(&mut record, 0b11);
+        window::step_window(&mut record, 0b11);
         record.step
     };
     // Ten are expected, 30 are allowed, and nine more are above the root of 80.
@@ -354,7 +354,7 @@ fn window_grows_after_its_measurements() {
     let step = |scored, step_scored| {
         let mut record = group(Level::WindowPrefix, [(32.0, 8), (0.0, 0)]);
         (record.scored, record.step_scored) = (scored, step_scored);
-        window::step(&mut record, 0b11);
+        window::step_window(&mut record, 0b11);
         record.step
     };
     assert_eq!((step(127, 0), step(128, 0)), (0, 1));

@@ -72,7 +72,7 @@ fn the_best_are_chosen(bed: &Bed, count: u32) {
         let connection = http::Connection::open(&bed.socket()).unwrap();
         let target = format!("/v1/hosts?{query}");
         // A million records in a debug build, on a machine that does other things.
-        let answer = connection.send("GET", &target, None, Duration::from_secs(120));
+        let answer = connection.send_request("GET", &target, None, Duration::from_secs(120));
         let answer = answer.unwrap();
         assert_eq!(answer.status, 200, "{query}");
         let list: Value = serde_json::from_reader(answer).unwrap();

@@ -59,7 +59,9 @@ impl FromArgMatches for List {
 
 /// Asks the agent, and shows its answer.
 pub fn run(global: &Global, list: &List) -> Result<()> {
-    let mut answer: Value = global.agent_client()?.get(&format!("/v1/{}", list.feature))?;
+    let mut answer: Value = global
+        .agent_client()?
+        .get(&format!("/v1/{}", list.feature))?;
     let features = features::all();
     let feature = features.iter().find(|it| it.name() == list.feature);
     let shown = feature.map(|it| it.show(&mut answer, list.limit));
