@@ -3,7 +3,7 @@
 #
 # Builds the Debian and the RPM packages of the binaries of profile `dist`, thalweg and
 # thalweg-lab, and their software bills of materials (CycloneDX): target/packages.
-# What goes in, and where, is in crates/{cli,lab-cli}/Cargo.toml.
+# What goes in, and where, is in {crates,lab}/cli/Cargo.toml.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=scripts/rust-env.sh
@@ -24,12 +24,12 @@ rm -rf target/package target/packages
 mkdir -p target/packages
 # It writes one beside each crate of the workspace.
 bill=thalweg-bill.cdx
-trap 'find crates benches tests -name "$bill.json" -delete' EXIT
+trap 'find crates lab benches tests -name "$bill.json" -delete' EXIT
 host=$(rustc -vV | sed -n 's/^host: //p')
 
-# CRATE NAME: the package NAME, of the binary NAME.
+# CRATE FOLDER NAME: the package NAME, of the binary NAME.
 build_package() {
-	local crate=$1 name=$2 version
+	local crate=$1 folder=$2 name=$3 version
 	local binary=target/dist/$name stage=target/package/$name
 	mkdir -p "$stage"/{man,completions}
 	cargo build --quiet --locked --profile dist -p "thalweg-$crate" --bin "$name" --features static
@@ -42,17 +42,17 @@ build_package() {
 	if [[ $name == thalweg ]]; then
 		sed 's|^#:schema .*/|#:schema /usr/share/thalweg/schemas/|' packaging/thalweg.toml >"$stage/thalweg.toml"
 	fi
-	cargo cyclonedx --quiet --manifest-path "crates/$crate/Cargo.toml" --features static --no-build-deps \
+	cargo cyclonedx --quiet --manifest-path "$folder/Cargo.toml" --features static --no-build-deps \
 		--target "$host" --format json --spec-version 1.5 --override-filename "$bill"
 	version=$("$binary" --version | cut -d' ' -f2)
-	python3 scripts/sbom.py "crates/$crate/$bill.json" "$stage/$name" "target/packages/${name}_$version.cdx.json"
+	python3 scripts/sbom.py "$folder/$bill.json" "$stage/$name" "target/packages/${name}_$version.cdx.json"
 	python3 scripts/notices.py "thalweg-$crate" "$stage/third-party-notices"
 	gzip -n9 "$stage/third-party-notices"
 	cargo deb --quiet --locked --no-build -p "thalweg-$crate" --output target/packages
-	cargo generate-rpm --package "crates/$crate" --output target/packages
+	cargo generate-rpm --package "$folder" --output target/packages
 }
-build_package cli thalweg
-build_package lab-cli thalweg-lab
+build_package cli crates/cli thalweg
+build_package lab-cli lab/cli thalweg-lab
 # cargo-deb writes no sums of the files, by which `dpkg --verify` knows changed ones.
 for deb in target/packages/*.deb; do
 	rm -rf target/package/deb

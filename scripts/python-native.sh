@@ -3,7 +3,7 @@
 #
 # python-native.sh [LIBRARY]
 #
-# Builds the compiled part of the Python package, crates/py, and puts it where
+# Builds the compiled part of the Python package, lab/py, and puts it where
 # Python finds it from a checkout: python/thalweg/_native.abi3.so. Quick when
 # nothing is left to do. `pip install .` does the same for an installed package.
 # With LIBRARY, builds nothing and takes that file.

@@ -93,7 +93,7 @@ def main() -> None:
     bill["dependencies"] += [{"ref": part["bom-ref"]} for part in linked]
     text = json.dumps(bill, indent=1)
     # References to crates of the workspace have its place on the machine that built it.
-    text = re.sub(r"path\+file://[^\"#]*/(crates/[^\"#]*#)", r"\1", text)
+    text = re.sub(r"path\+file://[^\"#]*/((?:crates|lab)/[^\"#]*#)", r"\1", text)
     text = re.sub(r"\?download_url=file://[^\"#]*", "", text)
     if str(Path.cwd()) in text:
         sys.exit("error: the bill of materials has a path of this machine")

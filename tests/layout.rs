@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use proc_macro2::{Delimiter, Spacing, TokenStream, TokenTree};
 use toml::Table;
@@ -34,10 +34,28 @@ const WITHOUT: [&str; 15] = [
     "units",
 ];
 
+/// The trees of the product and of the laboratory.
+const TREES: [&str; 2] = ["crates", "lab"];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// Folder of the crate `thalweg-NAME`.
+fn folder_of(name: &str) -> PathBuf {
+    match name {
+        "lab-cli" => root().join("lab/cli"),
+        _ => {
+            let folders = TREES.map(|tree| root().join(tree).join(name));
+            let found = folders.into_iter().find(|folder| folder.exists());
+            found.unwrap_or_else(|| panic!("no crate {name}"))
+        }
+    }
+}
+
 /// All dependencies of a crate, and transitively those of our crates.
 fn built_from(name: &str) -> BTreeSet<String> {
-    let manifest = format!("../crates/{name}/Cargo.toml");
-    let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join(manifest);
+    let manifest = folder_of(name).join("Cargo.toml");
     let text = fs::read_to_string(&manifest).expect("each crate has a manifest");
     let manifest: Table = text.parse().expect("cargo reads it, too");
     let mut all = BTreeSet::new();
@@ -113,10 +131,16 @@ fn crates_know_nothing_of_what_uses_them() {
 
 /// The names of all crates of the product and the laboratory.
 fn crates() -> Vec<String> {
-    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates");
-    let entries = fs::read_dir(crates).expect("the crates");
-    let name = |entry: fs::DirEntry| entry.file_name().into_string().expect("a plain name");
-    let mut names: Vec<_> = entries.map(|it| name(it.expect("an entry"))).collect();
+    let mut names = Vec::new();
+    for tree in TREES {
+        for entry in fs::read_dir(root().join(tree)).expect("the crates") {
+            let name = entry.expect("an entry").file_name().into_string();
+            names.push(match (tree, name.expect("a plain name").as_str()) {
+                ("lab", "cli") => "lab-cli".to_owned(),
+                (_, name) => name.to_owned(),
+            });
+        }
+    }
     names.sort();
     names
 }
@@ -348,11 +372,10 @@ fn wide_cycles(all: &BTreeMap<Module, Source>) -> Vec<String> {
 
 #[test]
 fn no_import_cycle_spans_folders_or_more_than_three_files() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates");
     let mut wide = Vec::new();
     for name in crates() {
         let mut all = BTreeMap::new();
-        modules(&folder.join(&name).join("src"), &Module::new(), &mut all);
+        modules(&folder_of(&name).join("src"), &Module::new(), &mut all);
         assert!(!all.is_empty(), "{name}");
         wide.extend(wide_cycles(&all).iter().map(|it| format!("{name}: {it}")));
     }

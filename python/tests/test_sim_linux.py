@@ -33,7 +33,7 @@ def decided(scenario: sim.Scenario, seed: int = 3) -> sim.Outcome:
 
 
 def test_a_model_in_python_is_nearly_that_of_the_kernel():
-    # Features in floating point differ in their last bit, and TCP is chaotic: crates/sim compares
+    # Features in floating point differ in their last bit, and TCP is chaotic: lab/sim compares
     # the decisions of one model bit by bit.
     python = [decided(scenario(8), seed) for seed in range(1, 6)]
     rust = [sim.run(scenario(8), f"thalweg-rl:model={MODEL}", seed) for seed in range(1, 6)]

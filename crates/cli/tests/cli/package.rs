@@ -80,11 +80,11 @@ fn expand(source: &str, destination: &str) -> Vec<(String, String)> {
     found
 }
 
-/// The crates of the packages `thalweg` and `thalweg-lab`.
-const CRATES: [&str; 2] = ["cli", "lab-cli"];
+/// Folders of the crates of the packages `thalweg` and `thalweg-lab`.
+const CRATES: [&str; 2] = ["crates/cli", "lab/cli"];
 
 fn metadata(of: &str, name: &str) -> Table {
-    let manifest = format!("crates/{name}/Cargo.toml");
+    let manifest = format!("{name}/Cargo.toml");
     let text = fs::read_to_string(root().join(manifest)).unwrap();
     let mut manifest: Table = text.parse().unwrap();
     for key in ["package", "metadata", of] {
