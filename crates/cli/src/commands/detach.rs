@@ -56,7 +56,7 @@ struct Outcome {
     /// Why features could not undo what they did, by key; `left` has it, too.
     #[serde(skip)]
     leftovers: BTreeMap<String, String>,
-    /// What of the agent's is still in the kernel, or may put it back.
+    /// Objects of the agent that are still in the kernel, or that may put them back.
     left: Vec<String>,
     /// Other objects of Thalweg in the kernel.
     others: Vec<OtherPin>,
