@@ -24,7 +24,7 @@ use thalweg_learner::HostKey;
 use thalweg_units::address;
 use tokio::net::{TcpListener, UnixListener};
 
-use crate::api::tcp::Front;
+use crate::api::tcp::PortListener;
 use crate::metrics::CONTENT_TYPE;
 use crate::shared::Shared;
 use crate::view;
@@ -63,11 +63,12 @@ const RECENT: u32 = 10;
 /// Answers requests on a socket, and on the port if one is wanted, forever.
 pub async fn serve(listener: UnixListener, shared: Arc<Shared>) -> ! {
     let router = router(Arc::clone(&shared));
-    match &shared.front {
+    match &shared.port_listener {
         None => connections::serve(listener, router).await,
-        Some(front) => {
-            let guarded = tcp::guarded(router.clone(), front.token.clone());
-            let on_port = async { tcp::serve(wait_for_port(front, &shared).await, guarded).await };
+        Some(port_listener) => {
+            let guarded = tcp::guarded(router.clone(), port_listener.token.clone());
+            let on_port =
+                async { tcp::serve(wait_for_port(port_listener, &shared).await, guarded).await };
             tokio::select! {
                 never = connections::serve(listener, router) => never,
                 never = on_port => never,
@@ -77,14 +78,14 @@ pub async fn serve(listener: UnixListener, shared: Arc<Shared>) -> ! {
 }
 
 /// The listener of a port, once it can be bound. Until then it is a problem.
-async fn wait_for_port(front: &Front, shared: &Shared) -> TcpListener {
+async fn wait_for_port(port_listener: &PortListener, shared: &Shared) -> TcpListener {
     loop {
-        match front.listen() {
+        match port_listener.listen() {
             Ok(port) => {
                 shared.problem("port", None);
                 return port;
             }
-            Err(why) => shared.problem("port", Some(front.refused(&why))),
+            Err(why) => shared.problem("port", Some(port_listener.refused(&why))),
         }
         tokio::time::sleep(PORT_RETRY).await;
     }
@@ -92,12 +93,12 @@ async fn wait_for_port(front: &Front, shared: &Shared) -> TcpListener {
 
 /// The routes of features, `/v1/NAME`.
 fn feature_routes(shared: &Shared) -> Router<Api> {
-    let count = shared.life.features.len();
+    let count = shared.statistics.features.len();
     (0..count).fold(Router::new(), |router, index| {
-        let path = format!("/v1/{}", shared.life.features[index].name());
+        let path = format!("/v1/{}", shared.statistics.features[index].name());
         let list = async move |State(api): State<Api>| {
             api.work(move |shared| {
-                let feature = &shared.life.features[index];
+                let feature = &shared.statistics.features[index];
                 Ok(Json(feature.list(&shared.feature_context())?))
             })
             .await

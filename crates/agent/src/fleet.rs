@@ -5,12 +5,12 @@
 //! *Fleet*.
 
 mod all;
-mod book;
 mod compact;
 mod desired;
+mod export;
 mod form;
 mod policy;
-mod tell;
+mod report_store;
 #[cfg(test)]
 mod tests;
 
@@ -38,10 +38,10 @@ use crate::shared::Shared;
 use crate::view;
 
 pub use all::Statuses;
-use book::Book;
+use export::Counted;
 use form::{key_of, measured};
 use policy::Policies;
-use tell::Counted;
+use report_store::ReportStore;
 
 /// Longest wait for messages.
 const TICK: Duration = Duration::from_millis(500);
@@ -184,12 +184,12 @@ impl Membership {
         let policies = Policies::new(agent, labels, &self.state, place, setup.dry_run);
         let mut work = Work {
             arrived: Vec::new(),
-            book: Book::new(Instant::now()),
+            report_store: ReportStore::new(Instant::now()),
             policies,
             has_heard: false,
             is_shared: false,
             logged: BTreeSet::new(),
-            heard: 0,
+            received: 0,
             told: HashMap::new(),
             written: None,
             took: Duration::ZERO,
@@ -256,8 +256,8 @@ impl Membership {
                 }
             }
             shared.problem("fleet-file", work.policies.unread());
-            let heard = hear(shared, &mut work, now);
-            work.causes.note_outcome(HEARD, heard);
+            let received = hear(shared, &mut work, now);
+            work.causes.note_outcome(HEARD, received);
             self.attend(shared, &mut work, now);
             shared.problem("fleet", work.causes.in_words());
         }
@@ -266,7 +266,7 @@ impl Membership {
     /// Does what is due. A failure holds up nothing else.
     fn attend(&self, shared: &Shared, work: &mut Work, now: Instant) {
         let is_due = |at: Option<Instant>, pause| at.is_none_or(|at| now - at >= pause);
-        let pause = match work.has_heard && work.book.has_changed() {
+        let pause = match work.has_heard && work.report_store.has_changed() {
             true => SETTLE.max(work.took * SETTLE_PAUSE).min(AGE),
             false if work.causes.is_failing(IN_FORCE) => LOOK,
             false => AGE,
@@ -297,7 +297,7 @@ impl Membership {
             // Flows of the policy's rules count only once it is adopted. The event loop reports an error.
             drop(shared.adopt_policy(&History::at(&shared.config.paths.state)));
             let policies = work.policies.progress();
-            let faults = tell::faults(&self.client.state(), &mut work.faults, now);
+            let faults = export::faults(&self.client.state(), &mut work.faults, now);
             let status = self.status(shared, policies, faults);
             let offered = self.client.offer_message(&Outgoing::Status(status));
             let outcome = offered.context("the fleet is not told how this agent is");
@@ -313,7 +313,7 @@ impl Membership {
             self.lock().in_force = left;
             return Ok(());
         }
-        self.write(shared, &mut work.book, now)?;
+        self.write(shared, &mut work.report_store, now)?;
         // Memory of the last messages and of this update.
         system::trim_memory();
         Ok(())
@@ -338,11 +338,11 @@ impl Membership {
 
     /// Writes the records of other agents' reports in each network namespace: containers talk to
     /// the same networks.
-    fn write(&self, shared: &Shared, book: &mut Book, now: Instant) -> Result<()> {
+    fn write(&self, shared: &Shared, report_store: &mut ReportStore, now: Instant) -> Result<()> {
         let setup = shared.kernel.setup();
         let lengths = (setup.networks.ipv4_prefix, setup.networks.ipv6_prefix);
         let arms = shared.kernel.arms()?;
-        book.forget_old(now);
+        report_store.forget_old(now);
         let mut known: HashMap<usize, Vec<(Network, Prior)>> = HashMap::new();
         let mut told = BTreeMap::new();
         let mut elsewhere = 0;
@@ -354,7 +354,7 @@ impl Membership {
         for (_, system) in &defaults {
             known
                 .entry(*system)
-                .or_insert_with(|| book.priors(|name| arms.index(name), *system, now));
+                .or_insert_with(|| report_store.priors(|name| arms.index(name), *system, now));
         }
         for (netns, system) in defaults {
             let priors = &known[&system];
@@ -367,13 +367,13 @@ impl Membership {
         }
         let mut done = shared.kernel.set_fleet(&told)?;
         done.left_out += elsewhere;
-        book.note_taken();
+        report_store.note_taken();
         let mut seen = self.lock();
         seen.in_force = done;
-        seen.agents = book.agents();
-        seen.networks = book.networks();
-        seen.other_rule = book.other_rule();
-        seen.unheard = book.unheard();
+        seen.agents = report_store.agents();
+        seen.networks = report_store.networks();
+        seen.other_rule = report_store.other_rule();
+        seen.unheard = report_store.unheard();
         Ok(())
     }
 
@@ -441,7 +441,7 @@ impl Membership {
                 .map(|it| (*it).to_owned())
                 .chain(faults)
                 .collect(),
-            cells: tell::cells(&shared.gain(|gain| gain.compared(compares))),
+            cells: export::cells(&shared.gain(|gain| gain.compared(compares))),
         }
     }
 }
@@ -454,9 +454,10 @@ fn hear(shared: &Shared, work: &mut Work, now: Instant) -> Result<()> {
     let arms = shared.kernel.arms()?;
     let knows = |name: &str| arms.index(name).is_some();
     for incoming in std::mem::take(&mut work.arrived) {
-        work.book.take(incoming, raw::THALWEG_RULE, knows, now);
-        work.heard += 1;
-        if work.heard.is_multiple_of(TRIM) {
+        work.report_store
+            .take(incoming, raw::THALWEG_RULE, knows, now);
+        work.received += 1;
+        if work.received.is_multiple_of(TRIM) {
             system::trim_memory();
         }
     }
@@ -493,7 +494,7 @@ fn evidence(measured: &Measured) -> u64 {
 struct Work {
     /// Messages that are not in the report store yet.
     arrived: Vec<Incoming>,
-    book: Book,
+    report_store: ReportStore,
     policies: Policies,
     /// Whether all reports from before the session have been received.
     has_heard: bool,
@@ -502,7 +503,7 @@ struct Work {
     /// Kinds of faults that are in the log: each once a session, as `fleet status` counts them.
     logged: BTreeSet<Kind>,
     /// Number of received messages.
-    heard: u64,
+    received: u64,
     /// Last report by shard, with its time.
     told: HashMap<Shard, (Instant, Told)>,
     /// Time of the last update of the fleet's records, and its duration.

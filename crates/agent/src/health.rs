@@ -161,7 +161,7 @@ impl Shared {
             problems.remove(kind);
         }
         let attached = look.attached();
-        for feature in &self.life.features {
+        for feature in &self.statistics.features {
             let problem = feature.problem();
             problems.extend(problem.map(|text| (feature.name(), text)));
         }
@@ -248,7 +248,7 @@ impl Shared {
             );
             note(EVENTS, text);
         }
-        for (kind, why) in &self.life.repairs.lock().failed {
+        for (kind, why) in &self.statistics.repairs.lock().failed {
             if let Some(text) = problems.get_mut(kind) {
                 text.push_str(&format!("; it cannot be put back: {why}"));
             }
@@ -267,7 +267,7 @@ impl Shared {
             let pin = &self.kernel.setup().pin;
             let outcome = self.kernel.put_back(|| pins.follow(pin));
             if outcome.as_ref().is_ok_and(|it| it.is_reattached) {
-                for feature in &self.life.features {
+                for feature in &self.statistics.features {
                     feature.reattach(&self.kernel);
                 }
             }
@@ -276,7 +276,7 @@ impl Shared {
                 .rev()
                 .find(|kind| problems.contains_key(kind));
             let outcome = outcome.map(|it| it.attempts);
-            self.life.repairs.note(kind.unwrap_or(PINS), outcome);
+            self.statistics.repairs.note(kind.unwrap_or(PINS), outcome);
             problems = self.kernel.look().problems;
         }
         self.note_problems(&kinds, &problems);
@@ -296,15 +296,17 @@ impl Shared {
         }
         if problems.contains_key(POLICY) {
             let put_back = policy::put_back(&self.place(), history);
-            self.life.repairs.note(POLICY, put_back.map(Attempts::of));
+            self.statistics
+                .repairs
+                .note(POLICY, put_back.map(Attempts::of));
         }
         if problems.contains_key(CONTROLS) {
             let outcome = cc::put_back(&self.kernel.setup().pin);
-            self.life.repairs.note(CONTROLS, outcome);
+            self.statistics.repairs.note(CONTROLS, outcome);
         }
         if problems.contains_key(SOCKOPS) {
             let outcome = sockops::put_back(&self.kernel.setup().pin);
-            self.life.repairs.note(SOCKOPS, outcome);
+            self.statistics.repairs.note(SOCKOPS, outcome);
         }
         if kinds.iter().any(|kind| problems.contains_key(kind)) {
             self.note_problems(&kinds, &self.look(Look::default(), history));
@@ -335,7 +337,9 @@ impl Shared {
         self.problem(SOCKET, fault);
         let listener = bound.ok().flatten()?;
         let done = format!("bound again: the socket {path}, which was gone");
-        self.life.repairs.note(SOCKET, Attempts::of(vec![done]));
+        self.statistics
+            .repairs
+            .note(SOCKET, Attempts::of(vec![done]));
         Some(listener)
     }
 

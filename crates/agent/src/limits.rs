@@ -123,7 +123,7 @@ fn finding(
         };
         if lifted != Lifted::NoGain {
             let prefix = network.and_then(|it| it.prefix);
-            words += &remedy(limit, &aimed, needed_bytes, now_bytes, prefix);
+            words += &hint_for(limit, &aimed, needed_bytes, now_bytes, prefix);
         }
     }
     AdviceLimit {
@@ -139,7 +139,7 @@ fn finding(
 }
 
 /// Hint for reaching a rate.
-fn remedy(
+fn hint_for(
     limit: Limit,
     aimed: &str,
     needed_bytes: u64,

@@ -18,8 +18,8 @@ use thalweg_control::policy::history::History;
 use thalweg_gain::Scope;
 use thalweg_learner::Mode;
 
-use crate::life::{Counted, Life};
 use crate::shared::Shared;
+use crate::statistics::{AgentStatistics, Counted};
 use crate::view;
 
 mod advice;
@@ -49,7 +49,7 @@ struct Figures {
     rules: Vec<view::Gain>,
     advice: Option<view::Advice>,
     counted: Counted,
-    life: Arc<Life>,
+    statistics: Arc<AgentStatistics>,
     process: Process,
     fleet: Option<view::FleetPlace>,
     attached: [(&'static str, bool); 2],
@@ -105,7 +105,7 @@ impl Figures {
         Ok(Self {
             problems: health.problems.keys().copied().collect(),
             attached: health.attached,
-            repairs: shared.life.repairs.number(),
+            repairs: shared.statistics.repairs.number(),
             status: shared.status_of(health.problems)?,
             snapshot_interval_s: shared.config.snapshot.interval.as_secs_f64(),
             unsaved_s: shared.unsaved_for().as_secs_f64(),
@@ -116,8 +116,8 @@ impl Figures {
                 Mode::Thalweg => Some(shared.advice_view(Scope::All, None)?),
                 Mode::Classic => None,
             },
-            counted: shared.life.counted(),
-            life: Arc::clone(&shared.life),
+            counted: shared.statistics.counted(),
+            statistics: Arc::clone(&shared.statistics),
             process: Process::look(),
             fleet: shared.fleet.as_ref().map(|fleet| fleet.place()),
             measured,

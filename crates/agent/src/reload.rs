@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use thalweg_control::system;
 
-use crate::api::tcp::Front;
+use crate::api::tcp::PortListener;
 use crate::config::{Config, ConfigError};
 use crate::named::Named;
 
@@ -24,7 +24,7 @@ pub struct Ready {
     /// The configuration.
     pub config: Config,
     /// The listener of its port; `None`: it names no port.
-    pub front: Option<Front>,
+    pub port_listener: Option<PortListener>,
     /// Table of the configuration's named networks.
     pub named: Arc<Named>,
 }
@@ -84,7 +84,7 @@ impl Reload {
     pub fn prepare(
         &self,
         now: &Config,
-        front: Option<&Front>,
+        port_listener: Option<&PortListener>,
         named: &Arc<Named>,
     ) -> Result<bool, Refused> {
         let _reading = self.reading.lock().unwrap_or_else(PoisonError::into_inner);
@@ -101,22 +101,26 @@ impl Reload {
             next_named.map_err(|why| Refused::Faults(ConfigError::Table(why).into()))?;
         let mut plan = self.plan();
         let planned = match &*plan {
-            Plan::Next(planned) => planned.front.as_ref(),
+            Plan::Next(planned) => planned.port_listener.as_ref(),
             Plan::None | Plan::End => None,
         };
-        let others: Vec<&Front> = front.into_iter().chain(planned).collect();
-        let next_front = Front::new(&next.http, &others).map_err(Refused::Http)?;
+        let others: Vec<&PortListener> = port_listener.into_iter().chain(planned).collect();
+        let next_front = PortListener::new(&next.http, &others).map_err(Refused::Http)?;
         match *plan {
             Plan::End => Err(Refused::Ending),
             // The file of the token may have another content.
-            Plan::None if next == *now && next_front.as_ref() == front && next_named == **named => {
+            Plan::None
+                if next == *now
+                    && next_front.as_ref() == port_listener
+                    && next_named == **named =>
+            {
                 Ok(false)
             }
             // The present configuration, too, replaces a planned one.
             Plan::None | Plan::Next(_) => {
                 *plan = Plan::Next(Box::new(Ready {
                     config: next,
-                    front: next_front,
+                    port_listener: next_front,
                     named: match next_named == **named {
                         true => Arc::clone(named),
                         false => Arc::new(next_named),

@@ -18,19 +18,19 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::api;
 use crate::api::socket::Socket;
-use crate::api::tcp::Front;
+use crate::api::tcp::PortListener;
 use crate::config::agent::Paths;
 use crate::config::{Config, ConfigError, DEFAULT_FILE};
 use crate::disk;
+use crate::event_loop::{EventLoop, wanted_arms};
 use crate::fleet::Membership;
-use crate::keeper::{Keeper, wanted_arms};
 use crate::kernel::{Kernel, Previous, Setup};
-use crate::life::Life;
 use crate::lock::{Lock, Locks, PinLock};
 use crate::named::Named;
 use crate::reload::{Ready, Reload, Reread};
 use crate::service;
 use crate::shared::Shared;
+use crate::statistics::AgentStatistics;
 use crate::store::{HostRow, Moment, Snapshot, Store};
 
 /// Time in which the last answers leave.
@@ -78,24 +78,25 @@ pub fn run(config: Config, reread: Reread) -> Result<()> {
     let named = Arc::new(named_of(&config)?);
     let paths = config.paths.clone();
     let explained = |error| disk::explained(error, &[&paths.state, &paths.socket, &paths.pin]);
-    let (ground, front) = Ground::prepare(&config, reread).map_err(explained)?;
+    let (resources, port_listener) =
+        ProcessResources::prepare(&config, reread).map_err(explained)?;
     let first = Ready {
         config,
-        front,
+        port_listener,
         named,
     };
-    let mut session = Session::start(&ground, first, 1).map_err(explained)?;
+    let mut session = Session::start(&resources, first, 1).map_err(explained)?;
     loop {
         service::ready();
         let (before, number) = (session.ready(), session.shared.session + 1);
         let shared = Arc::clone(&session.shared);
-        let outcome = session.run(&ground, &mut ends);
+        let outcome = session.run(&resources, &mut ends);
         // Without the agent, or with another configuration, nobody would undo it.
         let stopped = stop_features(&shared);
         let is_detached = shared.kernel.has_let_go();
         let resolved = (shared.kernel.setup().nat64.is_none()).then(|| shared.kernel.nat64());
         drop(shared);
-        let next = match (outcome, ground.reload.take()) {
+        let next = match (outcome, resources.reload.take()) {
             // The next session knows the rest, and tries again.
             (Ok(()), Some(next)) => next,
             (outcome, _) => {
@@ -117,10 +118,10 @@ pub fn run(config: Config, reread: Reread) -> Result<()> {
             }
         };
         service::reloading();
-        session = match Session::start(&ground, next, number) {
+        session = match Session::start(&resources, next, number) {
             Ok(session) => session,
             Err(error) => {
-                let session = Session::start(&ground, before, number).with_context(|| {
+                let session = Session::start(&resources, before, number).with_context(|| {
                     format!(
                         "going back to the configuration before, as the new one failed ({error:#})"
                     )
@@ -138,18 +139,18 @@ pub fn run(config: Config, reread: Reread) -> Result<()> {
 }
 
 /// Locks, socket and privileges of the process, which outlive a change of the configuration.
-struct Ground {
+struct ProcessResources {
     /// The API's socket; `None`: the agent ends, and answers no more.
     socket: Mutex<Option<Socket>>,
     locks: Locks,
     own_netns: u64,
     reload: Arc<Reload>,
-    life: Arc<Life>,
+    statistics: Arc<AgentStatistics>,
 }
 
-impl Ground {
+impl ProcessResources {
     /// Takes locks and socket, then gives up the privileges for that.
-    fn prepare(config: &Config, reread: Reread) -> Result<(Self, Option<Front>)> {
+    fn prepare(config: &Config, reread: Reread) -> Result<(Self, Option<PortListener>)> {
         // Check before anything is created.
         cgroup_of(config)?;
         make_state_directory(&config.paths.state)?;
@@ -158,7 +159,7 @@ impl Ground {
         let state = Lock::take(&config.paths.state.join("agent.lock"))?;
         let own_netns = system::netns_cookie()?;
 
-        let front = Front::at_start(&config.http)?;
+        let port_listener = PortListener::at_start(&config.http)?;
         let socket = Socket::bind(&config.paths.socket, config.paths.socket_group.as_deref())?;
         system::ensure_bpffs(&config.paths.pin)?;
         let pins = PinLock::take(&config.paths.pin)?;
@@ -167,7 +168,7 @@ impl Ground {
         privileges::give_up()?;
         check_reachable(&config.paths.state)?;
         check_reachable(&config.paths.pin)?;
-        let ground = Self {
+        let resources = Self {
             socket: Mutex::new(Some(socket)),
             locks: Locks {
                 state,
@@ -175,9 +176,9 @@ impl Ground {
             },
             own_netns,
             reload: Arc::new(Reload::new(reread)),
-            life: Arc::new(Life::begin(system::available_ccs()?)),
+            statistics: Arc::new(AgentStatistics::begin(system::available_ccs()?)),
         };
-        Ok((ground, front))
+        Ok((resources, port_listener))
     }
 
     fn socket(&self) -> MutexGuard<'_, Option<Socket>> {
@@ -218,13 +219,13 @@ fn cgroup_of(config: &Config) -> Result<PathBuf> {
 /// An agent with one configuration, from its start to its end or to the next configuration.
 struct Session {
     shared: Arc<Shared>,
-    keeper: Keeper,
+    event_loop: EventLoop,
 }
 
 impl Session {
     /// Puts the configuration in force. Attached programs stay so until their successors take over,
     /// so no connection is missed.
-    fn start(ground: &Ground, ready: Ready, number: u64) -> Result<Self> {
+    fn start(resources: &ProcessResources, ready: Ready, number: u64) -> Result<Self> {
         let config = &ready.config;
         let cgroup = cgroup_of(config)?;
         let state = &config.paths.state;
@@ -237,9 +238,9 @@ impl Session {
             Some(salt) => salt,
             None => opened.store.control_salt()?,
         };
-        let at_start = &ground.life.arms_at_start;
+        let at_start = &resources.statistics.arms_at_start;
         let mut setup = setup(&ready, at_start, cgroup, remembered, salt)?;
-        let features = ground.life.features.iter();
+        let features = resources.statistics.features.iter();
         for (feature, settings) in features.clone().zip(&config.features.0) {
             feature.configure(&**settings, &mut setup);
         }
@@ -247,9 +248,20 @@ impl Session {
         for feature in features {
             feature.load(&kernel)?;
         }
-        let (reload, life) = (Arc::clone(&ground.reload), Arc::clone(&ground.life));
+        let (reload, statistics) = (
+            Arc::clone(&resources.reload),
+            Arc::clone(&resources.statistics),
+        );
         let store = opened.store;
-        let mut shared = Shared::new(kernel, ready, store, ground.own_netns, number, reload, life)?;
+        let mut shared = Shared::new(
+            kernel,
+            ready,
+            store,
+            resources.own_netns,
+            number,
+            reload,
+            statistics,
+        )?;
         shared.fleet = fleet;
         let shared = Arc::new(shared);
         if let Some(set_aside) = opened.set_aside {
@@ -281,33 +293,33 @@ impl Session {
         let without_iterator = shared.kernel.without_iterator();
         let without_iterator = without_iterator.map(without_iterator_in_words);
         shared.problem("long-connections", without_iterator);
-        for feature in &shared.life.features {
+        for feature in &shared.statistics.features {
             let problem = feature.start(&shared.feature_context());
             shared.problem(feature.name(), problem);
         }
         log_start(&shared)?;
         restore_policy(&shared);
-        let keeper = Keeper::new(Arc::clone(&shared), Arc::clone(&ground.locks.pins))?;
-        Ok(Self { shared, keeper })
+        let event_loop = EventLoop::new(Arc::clone(&shared), Arc::clone(&resources.locks.pins))?;
+        Ok(Self { shared, event_loop })
     }
 
     /// The configuration of the session, with its listener and named networks.
     fn ready(&self) -> Ready {
         Ready {
             config: self.shared.config.clone(),
-            front: self.shared.front.clone(),
+            port_listener: self.shared.port_listener.clone(),
             named: Arc::clone(&self.shared.kernel.setup().named),
         }
     }
 
     /// Runs until the agent ends, or continues with another configuration.
-    fn run(self, ground: &Ground, ends: &mut Ends) -> Result<()> {
-        let Self { shared, keeper } = self;
+    fn run(self, resources: &ProcessResources, ends: &mut Ends) -> Result<()> {
+        let Self { shared, event_loop } = self;
         std::thread::scope(|scope| {
             let server = std::thread::Builder::new()
                 .name("api".into())
                 .spawn_scoped(scope, || {
-                    let outcome = serve(&shared, ground, ends);
+                    let outcome = serve(&shared, resources, ends);
                     shared.close();
                     shared.stop();
                     outcome
@@ -318,7 +330,7 @@ impl Session {
                     .spawn_scoped(scope, || fleet.run(&shared))
             });
             let fleet = member.transpose()?;
-            let kept = keeper.run();
+            let kept = event_loop.run();
             shared.stop();
             // A panic is reported as a problem already.
             drop(fleet.map(|thread| thread.join()));
@@ -348,7 +360,7 @@ fn without_iterator_in_words(why: &str) -> String {
 fn stop_features(shared: &Shared) -> Result<()> {
     let context = shared.feature_context();
     let mut outcome = Ok(());
-    for feature in &shared.life.features {
+    for feature in &shared.statistics.features {
         outcome = outcome.and(feature.stop(&context));
     }
     outcome
@@ -587,7 +599,7 @@ impl Ends {
 }
 
 /// Answers requests and watches for signals until the end is asked for.
-fn serve(shared: &Arc<Shared>, ground: &Ground, ends: &mut Ends) -> Result<()> {
+fn serve(shared: &Arc<Shared>, resources: &ProcessResources, ends: &mut Ends) -> Result<()> {
     let Ends {
         runtime,
         terminate,
@@ -595,7 +607,7 @@ fn serve(shared: &Arc<Shared>, ground: &Ground, ends: &mut Ends) -> Result<()> {
         hang_up,
     } = ends;
     runtime.block_on(async {
-        let listener = ground.listen()?;
+        let listener = resources.listen()?;
         let mut looks = tokio::time::interval(SOCKET_LOOK);
         let mut stopped = shared.stopped();
         let mut server = Box::pin(api::serve(listener, Arc::clone(shared)));
@@ -603,7 +615,7 @@ fn serve(shared: &Arc<Shared>, ground: &Ground, ends: &mut Ends) -> Result<()> {
             tokio::select! {
                 never = &mut server => match never {},
                 _ = looks.tick() => {
-                    let bound = ground.bind_again(&shared.config.paths);
+                    let bound = resources.bind_again(&shared.config.paths);
                     if let Some(listener) = shared.note_socket(bound) {
                         server = Box::pin(api::serve(listener, Arc::clone(shared)));
                     }
@@ -613,8 +625,8 @@ fn serve(shared: &Arc<Shared>, ground: &Ground, ends: &mut Ends) -> Result<()> {
                 // The reload logs its outcome; a refusal is a problem.
                 _ = hang_up.recv() => drop(shared.reload()),
                 _ = stopped.wait_for(|stop| *stop) => {
-                    if !ground.reload.is_planned() {
-                        ground.locks.note_end();
+                    if !resources.reload.is_planned() {
+                        resources.locks.note_end();
                     }
                     break;
                 }
@@ -629,12 +641,12 @@ fn serve(shared: &Arc<Shared>, ground: &Ground, ends: &mut Ends) -> Result<()> {
         tokio::time::sleep(ANSWERS).await;
         // Before the socket goes, by which clients see the agent's end. A detach may have cancelled
         // a planned session.
-        if !ground.reload.is_planned() {
-            ground.locks.note_end();
+        if !resources.reload.is_planned() {
+            resources.locks.note_end();
             // The last snapshot may take long: nobody should wait for an answer until then.
-            ground.socket().take();
-            if let Some(front) = &shared.front {
-                front.close();
+            resources.socket().take();
+            if let Some(port_listener) = &shared.port_listener {
+                port_listener.close();
             }
         }
         // Connections end with the server, and release the session.

@@ -11,22 +11,22 @@ use thalweg_control::system::{self, NetworkNamespace};
 use thalweg_learner::{HostKey, Mode};
 use tokio::sync::{broadcast, watch};
 
-use crate::api::tcp::Front;
+use crate::api::tcp::PortListener;
 use crate::config::Config;
+use crate::event_loop::newcomers;
 use crate::feature;
 use crate::fleet::Membership;
 use crate::gain::{Advice, Drawn, Gain};
 use crate::health::{self, Problems};
-use crate::keeper::newcomers;
+use crate::hints::hint_for;
 use crate::kernel::{ArmTable, Kernel};
-use crate::life::Life;
 use crate::present::Presenter;
 use crate::reload::{Ready, Refused, Reload};
-use crate::remedy::remedy;
 use crate::sampling::Sampler;
+use crate::statistics::AgentStatistics;
 use crate::store::{FILE_NAME, HostRow, Moment, Snapshot, Store, StoreError};
 use crate::view::{self, Event};
-use crate::writer::{self, Desk, Mailbox};
+use crate::writer::{self, WriterChannel, WriterHandle};
 
 /// Events that a slow follower may lag behind. Beyond that it misses some, and gets a notice.
 const LIVE_EVENTS: usize = 1024;
@@ -41,7 +41,7 @@ pub struct Shared {
     /// The configuration in force.
     pub config: Config,
     /// Listener of the API's port, if there is one.
-    pub front: Option<Front>,
+    pub port_listener: Option<PortListener>,
     /// Cookie of the agent's own network namespace.
     pub own_netns: u64,
     /// The agent's place in a fleet, if it is in one.
@@ -51,9 +51,9 @@ pub struct Shared {
     /// Last count of the host records.
     hosts: AtomicU64,
     /// Writer handle of the store's thread.
-    pub mailbox: Mailbox,
+    pub writer_handle: WriterHandle,
     /// State of the writer thread, until it starts.
-    desk: Mutex<Option<Desk>>,
+    writer_channel: Mutex<Option<WriterChannel>>,
     /// Store for queries, and for removals on request.
     store: Mutex<Store>,
     gain: Mutex<Gain>,
@@ -66,7 +66,7 @@ pub struct Shared {
     imports: AtomicU64,
     boot_id: String,
     /// Statistics since the agent's start.
-    pub life: Arc<Life>,
+    pub statistics: Arc<AgentStatistics>,
     /// Start of the session.
     began: Instant,
     /// Time at which the store last had every record; `None`: not in this session.
@@ -149,7 +149,7 @@ impl Shared {
         own_netns: u64,
         session: u64,
         reload: Arc<Reload>,
-        life: Arc<Life>,
+        statistics: Arc<AgentStatistics>,
     ) -> Result<Self> {
         let asked = store.again()?;
         let store_file = health::store_file(&ready.config.paths.state);
@@ -173,17 +173,17 @@ impl Shared {
         let gain = Gain::new(store.gain("", now)?, drawn, advice);
         let kept = store.sampling(now)?;
         let sampler = Sampler::new(kept, &ready.config.events, now.monotonic_ns);
-        let (mailbox, desk) = writer::prepare(store, Arc::clone(&life));
+        let (writer_handle, writer_channel) = writer::prepare(store, Arc::clone(&statistics));
         Ok(Self {
             kernel,
             config: ready.config,
-            front: ready.front,
+            port_listener: ready.port_listener,
             own_netns,
             fleet: None,
             live: broadcast::channel(LIVE_EVENTS).0,
             hosts: AtomicU64::new(0),
-            mailbox,
-            desk: Mutex::new(Some(desk)),
+            writer_handle,
+            writer_channel: Mutex::new(Some(writer_channel)),
             store: Mutex::new(asked),
             gain: Mutex::new(gain),
             gain_saves: Mutex::default(),
@@ -191,7 +191,7 @@ impl Shared {
             containers: Mutex::default(),
             imports: AtomicU64::new(0),
             boot_id: system::boot_id()?,
-            life,
+            statistics,
             began: Instant::now(),
             saved_at: Mutex::new(None),
             problems: Mutex::default(),
@@ -212,7 +212,7 @@ impl Shared {
     pub fn reload(&self) -> Result<bool, Refused> {
         let outcome = self.reload.prepare(
             &self.config,
-            self.front.as_ref(),
+            self.port_listener.as_ref(),
             &self.kernel.setup().named,
         );
         match &outcome {
@@ -241,8 +241,8 @@ impl Shared {
     }
 
     /// Takes the state of the writer thread; `None` after the first call.
-    pub fn take_desk(&self) -> Option<Desk> {
-        lock(&self.desk).take()
+    pub fn take_writer_channel(&self) -> Option<WriterChannel> {
+        lock(&self.writer_channel).take()
     }
 
     /// Number of imported documents: no counter of the programs includes their records.
@@ -294,7 +294,7 @@ impl Shared {
     }
 
     fn feature_statuses(&self) -> BTreeMap<String, serde_json::Value> {
-        let features = self.life.features.iter();
+        let features = self.statistics.features.iter();
         features
             .map(|feature| (feature.name().to_owned(), feature.status()))
             .collect()
@@ -380,7 +380,7 @@ impl Shared {
 
     /// Saves all host records to the store.
     pub fn save_snapshot(&self) -> Result<()> {
-        self.mailbox.save()
+        self.writer_handle.save()
     }
 
     /// Notes that the store has every record, whether or not there was one to save.
@@ -478,7 +478,7 @@ impl Shared {
             version: env!("CARGO_PKG_VERSION").to_string(),
             machine: node_name(),
             pid: std::process::id(),
-            uptime_s: self.life.started.elapsed().as_secs(),
+            uptime_s: self.statistics.started.elapsed().as_secs(),
             session: self.session,
             mode: self.mode().name().to_string(),
             dry_run: setup.dry_run,
@@ -500,19 +500,22 @@ impl Shared {
             map_bytes: self.kernel.map_bytes(),
             resident_bytes: system::resident_bytes(),
             counters: self.kernel.counters()?,
-            looks: self.kernel.has_iterator().then(|| self.life.looks.shown()),
+            looks: self
+                .kernel
+                .has_iterator()
+                .then(|| self.statistics.looks.shown()),
             features: self.feature_statuses(),
-            events_stored: self.life.stored.load(Ordering::Relaxed),
-            events_lost: self.life.lost.load(Ordering::Relaxed),
+            events_stored: self.statistics.stored.load(Ordering::Relaxed),
+            events_lost: self.statistics.lost.load(Ordering::Relaxed),
             events_share: self.sampling(|sampling| sampling.share()),
-            events_left_out: self.life.left_out.load(Ordering::Relaxed),
+            events_left_out: self.statistics.left_out.load(Ordering::Relaxed),
             snapshot_age_s: lock(&self.saved_at).map(|at| at.elapsed().as_secs()),
-            newcomers: newcomers(&self.config, &self.life.arms_at_start),
+            newcomers: newcomers(&self.config, &self.statistics.arms_at_start),
             health: health::severity(problems.keys()),
-            repairs: self.life.repairs.shown(),
+            repairs: self.statistics.repairs.shown(),
             fixes: problems
                 .keys()
-                .map(|topic| remedy(topic).to_owned())
+                .map(|topic| hint_for(topic).to_owned())
                 .collect(),
             problems: problems.into_values().collect(),
         })

@@ -9,9 +9,9 @@ use anyhow::{Context, Result, anyhow};
 use thalweg_learner::HostKey;
 
 use crate::kernel::HostBatch;
-use crate::life::Life;
 use crate::sampling::Sampler;
 use crate::shared::Shared;
+use crate::statistics::AgentStatistics;
 use crate::store::{HostRow, Moment, PRUNE_STEP, Saved, Store, StoreError};
 use crate::view::Event;
 
@@ -33,35 +33,35 @@ enum Job {
 }
 
 /// Writer handle: jobs for the writer thread.
-pub struct Mailbox {
+pub struct WriterHandle {
     jobs: mpsc::Sender<Job>,
     /// Number of pending events.
     waiting: AtomicU64,
-    life: Arc<Life>,
+    statistics: Arc<AgentStatistics>,
 }
 
 /// State that the writer thread takes over when it starts.
-pub struct Desk {
+pub struct WriterChannel {
     jobs: mpsc::Receiver<Job>,
     store: Store,
 }
 
 /// The writer handle of a thread that does not run yet, and its state.
-pub fn prepare(store: Store, life: Arc<Life>) -> (Mailbox, Desk) {
+pub fn prepare(store: Store, statistics: Arc<AgentStatistics>) -> (WriterHandle, WriterChannel) {
     let (sender, receiver) = mpsc::channel();
-    let mailbox = Mailbox {
+    let writer_handle = WriterHandle {
         jobs: sender,
         waiting: AtomicU64::new(0),
-        life,
+        statistics,
     };
-    let desk = Desk {
+    let writer_channel = WriterChannel {
         jobs: receiver,
         store,
     };
-    (mailbox, desk)
+    (writer_handle, writer_channel)
 }
 
-impl Mailbox {
+impl WriterHandle {
     /// Queues events to be stored; never waits. Returns false if too many are pending; then they
     /// are lost.
     pub fn store(&self, events: Vec<Event>) -> bool {
@@ -71,7 +71,7 @@ impl Mailbox {
             return true;
         }
         self.waiting.fetch_sub(count, Ordering::Relaxed);
-        self.life.lost.fetch_add(count, Ordering::Relaxed);
+        self.statistics.lost.fetch_add(count, Ordering::Relaxed);
         false
     }
 
@@ -93,8 +93,8 @@ pub struct Writer {
 impl Writer {
     /// Starts the thread. Call it when the kernel has all records of the store: from then on
     /// records that the kernel lacks are removed from the store.
-    pub fn start(shared: Arc<Shared>, desk: Desk) -> Result<Self> {
-        let state = State::new(Arc::clone(&shared), desk);
+    pub fn start(shared: Arc<Shared>, writer_channel: WriterChannel) -> Result<Self> {
+        let state = State::new(Arc::clone(&shared), writer_channel);
         let thread = std::thread::Builder::new()
             .name("store".into())
             .spawn(move || state.run())?;
@@ -104,7 +104,7 @@ impl Writer {
     /// Makes the thread finish pending work, save, and end.
     pub fn end(self) -> Result<()> {
         // The thread may have ended by itself; joining shows why.
-        let _ = self.shared.mailbox.jobs.send(Job::End);
+        let _ = self.shared.writer_handle.jobs.send(Job::End);
         self.thread
             .join()
             .unwrap_or_else(|_| Err(anyhow!("the thread that writes to the store panicked")))
@@ -132,14 +132,14 @@ struct State {
 }
 
 impl State {
-    fn new(shared: Arc<Shared>, desk: Desk) -> Self {
+    fn new(shared: Arc<Shared>, writer_channel: WriterChannel) -> Self {
         let now = Instant::now();
         Self {
             imports: shared.imports(),
             shared,
-            jobs: desk.jobs,
+            jobs: writer_channel.jobs,
             later: Vec::new(),
-            store: desk.store,
+            store: writer_channel.store,
             saved: None,
             activity: 0,
             tried: now,
@@ -202,28 +202,34 @@ impl State {
     fn store_events(&mut self, events: &[Event]) {
         let count = events.len() as u64;
         let shared = Arc::clone(&self.shared);
-        let mailbox = &shared.mailbox;
-        mailbox.waiting.fetch_sub(count, Ordering::Relaxed);
+        let writer_handle = &shared.writer_handle;
+        writer_handle.waiting.fetch_sub(count, Ordering::Relaxed);
         let began = Instant::now();
         let written = match shared.sampling(|sampling| sampling.has_turned()) {
             true => self.save_sampling(),
             false => Ok(()),
         };
         let written = written.and_then(|()| self.store.append_events(events, Moment::now()));
-        mailbox
-            .life
+        writer_handle
+            .statistics
             .event_writes
             .observe(began.elapsed().as_secs_f64());
         match written {
             Ok(_) => {
-                mailbox.life.stored.fetch_add(count, Ordering::Relaxed);
+                writer_handle
+                    .statistics
+                    .stored
+                    .fetch_add(count, Ordering::Relaxed);
                 if let Some(lost) = self.failing.take() {
                     let how = format!("events are stored again; {lost} were lost");
                     self.shared.trouble_ends("store", &how);
                 }
             }
             Err(error) => {
-                mailbox.life.lost.fetch_add(count, Ordering::Relaxed);
+                writer_handle
+                    .statistics
+                    .lost
+                    .fetch_add(count, Ordering::Relaxed);
                 *self.failing.get_or_insert(0) += count;
                 let error = anyhow::Error::from(error);
                 let text = format!("events are not stored: {error:#}");
@@ -370,8 +376,10 @@ impl State {
             let written = self
                 .store
                 .save_hosts(self.shared.mode(), saved, &rows, moment);
-            let life = &self.shared.mailbox.life;
-            life.record_writes.observe(began.elapsed().as_secs_f64());
+            let statistics = &self.shared.writer_handle.statistics;
+            statistics
+                .record_writes
+                .observe(began.elapsed().as_secs_f64());
             written?;
             self.attend();
         }

@@ -101,7 +101,7 @@ pub(super) async fn windows(
 
 /// Limits of the connections of each network, the busiest first.
 pub(super) fn limits(shared: &Shared, presenter: &Presenter<'_>) -> Vec<NetworkLimits> {
-    let known = &shared.life.limits;
+    let known = &shared.statistics.limits;
     let accounts = known.all();
     let presented = accounts
         .iter()

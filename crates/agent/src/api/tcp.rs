@@ -194,7 +194,7 @@ pub async fn serve(listener: tokio::net::TcpListener, router: Router) -> ! {
 
 /// A port, and the token that its requests must bring.
 #[derive(Clone, Debug)]
-pub struct Front {
+pub struct PortListener {
     /// The bound port; `None` while it cannot be bound. Sessions of an agent share it.
     listener: Arc<Mutex<Option<TcpListener>>>,
     address: SocketAddr,
@@ -202,44 +202,47 @@ pub struct Front {
     pub token: Option<Token>,
 }
 
-impl PartialEq for Front {
+impl PartialEq for PortListener {
     fn eq(&self, other: &Self) -> bool {
         (self.address, &self.token) == (other.address, &other.token)
     }
 }
 
-impl Front {
+impl PortListener {
     /// The listener that a configuration asks for; `None`: it asks for none. A port that one of
     /// `others` has is taken over from it, so that no connection is lost.
     ///
     /// # Errors
     /// The port cannot be bound, or the token cannot be used.
     pub fn new(http: &Http, others: &[&Self]) -> Result<Option<Self>> {
-        let Some(mut front) = Self::unbound(http)? else {
+        let Some(mut port_listener) = Self::unbound(http)? else {
             return Ok(None);
         };
-        match others.iter().find(|other| other.address == front.address) {
-            Some(other) => front.listener = Arc::clone(&other.listener),
+        match others
+            .iter()
+            .find(|other| other.address == port_listener.address)
+        {
+            Some(other) => port_listener.listener = Arc::clone(&other.listener),
             None => {
-                let address = front.address;
+                let address = port_listener.address;
                 let listener = bind(address).with_context(|| format!("http.listen: {address}"))?;
-                *front.lock() = Some(listener);
+                *port_listener.lock() = Some(listener);
             }
         }
-        Ok(Some(front))
+        Ok(Some(port_listener))
     }
 
     /// The listener at the agent's start. A port that another process has must not stop the agent:
-    /// [`Front::listen`] tries again.
+    /// [`PortListener::listen`] tries again.
     ///
     /// # Errors
     /// The token cannot be used.
     pub fn at_start(http: &Http) -> Result<Option<Self>> {
-        let front = Self::unbound(http)?;
-        if let Some(front) = &front {
-            *front.lock() = bind(front.address).ok();
+        let port_listener = Self::unbound(http)?;
+        if let Some(port_listener) = &port_listener {
+            *port_listener.lock() = bind(port_listener.address).ok();
         }
-        Ok(front)
+        Ok(port_listener)
     }
 
     fn unbound(http: &Http) -> Result<Option<Self>> {

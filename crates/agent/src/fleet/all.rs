@@ -7,7 +7,7 @@ use thalweg_fleet::wire::{Cell, LeftOut, Progress, Stage};
 use thalweg_fleet::{Fault, Member};
 use thalweg_gain::{Pool, SideReport};
 
-use super::tell::{rule_of, told};
+use super::export::{rule_of, told};
 use crate::gain::of_agents;
 use crate::view::{
     FleetAgent, FleetAgents, FleetComparison, FleetGain, FleetLeftOut, FleetProgress, FleetSilent,

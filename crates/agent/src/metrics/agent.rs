@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::Figures;
 use super::page::{Page, Rows};
-use crate::remedy;
+use crate::hints;
 
 impl Figures {
     /// Metrics of the agent, its process and its store.
@@ -24,7 +24,7 @@ impl Figures {
         page.gauge(
             "process_start_time_seconds",
             "Start of the agent, in seconds since 1970.",
-            self.life.started_s,
+            self.statistics.started_s,
         )?;
         page.counter(
             "process_cpu_seconds",
@@ -52,7 +52,7 @@ impl Figures {
             u32::from(status.dry_run),
         )?;
         // List all kinds, so that an alert can tell "no problem" from "not exported".
-        let kinds = remedy::kinds().map(|kind| (kind, false));
+        let kinds = hints::kinds().map(|kind| (kind, false));
         let present = self.problems.iter().map(|kind| (*kind, true));
         page.gauges(
             "thalweg_problem",
@@ -99,8 +99,8 @@ impl Figures {
             "Duration of writes to the store: of a batch of events, and of up to 256 host records.",
             "what",
             &[
-                ("events", &self.life.event_writes),
-                ("records", &self.life.record_writes),
+                ("events", &self.statistics.event_writes),
+                ("records", &self.statistics.record_writes),
             ],
         )?;
         page.counter(
@@ -146,7 +146,7 @@ impl Figures {
         for (name, help, value) in c.plain_metrics() {
             page.counter(name, help, value)?;
         }
-        for feature in &self.life.features {
+        for feature in &self.statistics.features {
             feature.write_metrics(page)?;
         }
         if let Some(looks) = &self.status.looks {
@@ -204,7 +204,7 @@ impl Figures {
             ["arm", "end"],
             Rows::sums(counted.ends.iter().map(pairs)),
         )?;
-        let of = |figure: fn(&crate::life::Scored) -> f64| {
+        let of = |figure: fn(&crate::statistics::Scored) -> f64| {
             Rows::sums(counted.scored.iter().map(|(arm, sum)| ([arm], figure(sum))))
         };
         page.counters(

@@ -120,7 +120,7 @@ fn a_port_is_taken_over_from_whoever_has_it_here_and_refused_otherwise() {
         listen: Some(probe.local_addr().unwrap()),
         token_file: None,
     };
-    let told = format!("{:#}", Front::new(&http, &[]).unwrap_err());
+    let told = format!("{:#}", PortListener::new(&http, &[]).unwrap_err());
     let address = http.listen.unwrap();
     assert_eq!(
         told,
@@ -130,25 +130,25 @@ fn a_port_is_taken_over_from_whoever_has_it_here_and_refused_otherwise() {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = runtime.enable_all().build().unwrap();
     let inside = runtime.enter();
-    let waiting = Front::at_start(&http).unwrap().unwrap();
+    let waiting = PortListener::at_start(&http).unwrap().unwrap();
     let why = waiting.listen().unwrap_err();
     assert!(waiting.refused(&why).contains("another process has it"));
-    let same = Front::new(&http, &[&waiting]).unwrap().unwrap();
+    let same = PortListener::new(&http, &[&waiting]).unwrap().unwrap();
     drop(probe);
     assert!(waiting.listen().is_ok());
     // A session after it has the port, too.
     assert!(same.lock().is_some());
     drop(inside);
     drop((waiting, same));
-    let first = Front::new(&http, &[]).unwrap().unwrap();
-    let second = Front::new(&http, &[&first]).unwrap().unwrap();
+    let first = PortListener::new(&http, &[]).unwrap().unwrap();
+    let second = PortListener::new(&http, &[&first]).unwrap().unwrap();
     assert!(Arc::ptr_eq(&first.listener, &second.listener) && first == second);
     let none = Http {
         listen: None,
         token_file: Some("/nonexistent".into()),
     };
-    assert!(Front::new(&none, &[]).unwrap().is_none());
+    assert!(PortListener::new(&none, &[]).unwrap().is_none());
     // Once it is closed, another may have the port, though this one is still there.
     first.close();
-    assert!(Front::new(&http, &[]).unwrap().is_some());
+    assert!(PortListener::new(&http, &[]).unwrap().is_some());
 }

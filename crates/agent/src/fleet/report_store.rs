@@ -52,7 +52,7 @@ struct Known {
 }
 
 /// An agent that reported networks.
-struct Heard {
+struct Received {
     /// Number of the agent in reports.
     number: u32,
     /// Networks that the agent reported, by shard.
@@ -67,12 +67,12 @@ struct Told {
 }
 
 /// Reports of other agents.
-pub struct Book {
+pub struct ReportStore {
     /// Networks by number; gaps are reused.
     networks: Vec<Option<Known>>,
     gaps: Vec<Number>,
     numbers: BTreeMap<Network, Number>,
-    agents: HashMap<Name, Heard>,
+    agents: HashMap<Name, Received>,
     /// Names of arms; reports have their index.
     names: Vec<String>,
     bytes: usize,
@@ -84,7 +84,7 @@ pub struct Book {
     other_rule: u64,
     /// Reports for which there was no room.
     unheard: u64,
-    /// Whether anything changed since [`Book::note_taken`].
+    /// Whether anything changed since [`ReportStore::note_taken`].
     changed: bool,
     /// Hash key of the samples' draws: nobody else can foresee them.
     secret: RandomState,
@@ -92,7 +92,7 @@ pub struct Book {
     begun: Instant,
 }
 
-impl Book {
+impl ReportStore {
     /// An empty report store.
     pub fn new(now: Instant) -> Self {
         Self {
@@ -133,7 +133,10 @@ impl Book {
             }
             Incoming::Gone { agent, shard } => self.forget(&agent, shard),
             Incoming::Priors { age, priors } => {
-                let number = self.agents.get(&priors.agent).map(|heard| heard.number);
+                let number = self
+                    .agents
+                    .get(&priors.agent)
+                    .map(|received| received.number);
                 self.forget(&priors.agent, priors.shard);
                 match priors.rule == rule {
                     true => self.put(priors, number, age, &knows, now),
@@ -145,13 +148,13 @@ impl Book {
     }
 
     fn forget(&mut self, agent: &Name, shard: Shard) {
-        let Some(heard) = self.agents.get_mut(agent) else {
+        let Some(received) = self.agents.get_mut(agent) else {
             return;
         };
-        let (told, number) = (heard.shards.remove(&shard), heard.number);
+        let (told, number) = (received.shards.remove(&shard), received.number);
         let Some(told) = told else { return };
         self.bytes -= SHARD;
-        if heard.shards.is_empty() {
+        if received.shards.is_empty() {
             self.agents.remove(agent);
             self.bytes -= AGENT;
         }
@@ -229,7 +232,7 @@ impl Book {
             return;
         }
         self.bytes += place;
-        let heard = self.agents.entry(priors.agent).or_insert_with(|| Heard {
+        let received = self.agents.entry(priors.agent).or_insert_with(|| Received {
             number,
             shards: BTreeMap::new(),
         });
@@ -237,7 +240,7 @@ impl Book {
             networks: told.into(),
             newest_s,
         };
-        heard.shards.insert(priors.shard, told);
+        received.shards.insert(priors.shard, told);
         self.changed = true;
         while self.bytes > BYTES_MANY && self.kept > KEPT_LEAST {
             self.thin(self.kept / 2);
@@ -304,8 +307,8 @@ impl Book {
     pub fn forget_old(&mut self, now: Instant) {
         let oldest_s = self.seconds(now).saturating_sub(OLD.as_secs() as u32);
         let mut old = Vec::new();
-        for (agent, heard) in &self.agents {
-            let shards = heard.shards.iter();
+        for (agent, received) in &self.agents {
+            let shards = received.shards.iter();
             let shards = shards.filter(|(_, told)| told.newest_s <= oldest_s);
             old.extend(shards.map(|(shard, _)| (agent.clone(), *shard)));
         }
@@ -314,7 +317,7 @@ impl Book {
         }
     }
 
-    /// Whether anything changed since [`Book::note_taken`].
+    /// Whether anything changed since [`ReportStore::note_taken`].
     pub fn has_changed(&self) -> bool {
         self.changed
     }
@@ -427,58 +430,62 @@ mod tests {
         ["cubic", "bbr"].iter().position(|it| *it == name)
     }
 
-    fn known(book: &Book, now: Instant) -> Vec<(Network, Prior)> {
-        book.priors(slot, 0, now)
+    fn known(report_store: &ReportStore, now: Instant) -> Vec<(Network, Prior)> {
+        report_store.priors(slot, 0, now)
     }
 
-    fn take(book: &mut Book, incoming: Incoming, now: Instant) {
-        book.take(incoming, RULE, |name| slot(name).is_some(), now);
+    fn take(report_store: &mut ReportStore, incoming: Incoming, now: Instant) {
+        report_store.take(incoming, RULE, |name| slot(name).is_some(), now);
     }
 
     #[test]
     fn the_newest_message_of_a_shard_is_what_an_agent_tells() {
         let now = Instant::now();
-        let mut book = Book::new(now);
+        let mut report_store = ReportStore::new(now);
         for agent in 0..20 {
             let networks = [named("a"), named("b")];
             take(
-                &mut book,
+                &mut report_store,
                 told(&format!("g{agent}"), RULE, &networks, -1),
                 now,
             );
         }
-        assert!(book.has_changed());
-        let priors = known(&book, now);
-        assert_eq!((book.agents(), priors.len()), (20, 2));
+        assert!(report_store.has_changed());
+        let priors = known(&report_store, now);
+        assert_eq!((report_store.agents(), priors.len()), (20, 2));
         let bbr = priors[0].1.arms[1];
         assert_eq!((bbr.agents, bbr.cost_q16), (20, 31 << 16));
 
         // A day takes half of all evidence.
-        let later = known(&book, now + Duration::from_secs(86_401));
+        let later = known(&report_store, now + Duration::from_secs(86_401));
         assert!(later[0].1.arms[0].evidence_q16 < priors[0].1.arms[0].evidence_q16);
 
         // After twenty there is nothing of it.
         let days = |number: u64| now + Duration::from_secs(86_400 * number + 1);
-        book.forget_old(days(19));
-        assert_eq!((book.agents(), book.networks()), (20, 2));
-        book.note_taken();
-        take(&mut book, told("g20", RULE, &[named("c")], -1), days(19));
-        book.forget_old(days(20));
-        assert_eq!((book.agents(), book.networks()), (1, 1));
-        let mut book = Book::new(now);
+        report_store.forget_old(days(19));
+        assert_eq!((report_store.agents(), report_store.networks()), (20, 2));
+        report_store.note_taken();
+        take(
+            &mut report_store,
+            told("g20", RULE, &[named("c")], -1),
+            days(19),
+        );
+        report_store.forget_old(days(20));
+        assert_eq!((report_store.agents(), report_store.networks()), (1, 1));
+        let mut report_store = ReportStore::new(now);
         for agent in 0..20 {
             let networks = [named("a"), named("b")];
             take(
-                &mut book,
+                &mut report_store,
                 told(&format!("g{agent}"), RULE, &networks, -1),
                 now,
             );
         }
 
-        book.note_taken();
-        take(&mut book, told("g0", RULE, &[named("a")], -1), now);
-        assert!(book.has_changed());
-        let priors = known(&book, now);
+        report_store.note_taken();
+        take(&mut report_store, told("g0", RULE, &[named("a")], -1), now);
+        assert!(report_store.has_changed());
+        let priors = known(&report_store, now);
         let agents = |network: &Network| {
             let of = priors.iter().find(|(it, _)| it == network).unwrap();
             of.1.arms[1].agents
@@ -489,14 +496,25 @@ mod tests {
             agent: Name::new(agent).unwrap(),
             shard: Shard::new(3).unwrap(),
         };
-        take(&mut book, gone("g0"), now);
-        assert_eq!(book.agents(), 19);
+        take(&mut report_store, gone("g0"), now);
+        assert_eq!(report_store.agents(), 19);
         // An agent with another rule is not heard, nor what it told before.
-        take(&mut book, told("g1", RULE + 1, &[named("a")], -1), now);
-        assert_eq!((book.agents(), book.other_rule()), (18, 1));
-        take(&mut book, Incoming::Anew, now);
-        assert_eq!((book.agents(), book.networks(), book.bytes), (0, 0, 0));
-        assert!(book.has_changed() && known(&book, now).is_empty());
+        take(
+            &mut report_store,
+            told("g1", RULE + 1, &[named("a")], -1),
+            now,
+        );
+        assert_eq!((report_store.agents(), report_store.other_rule()), (18, 1));
+        take(&mut report_store, Incoming::Anew, now);
+        assert_eq!(
+            (
+                report_store.agents(),
+                report_store.networks(),
+                report_store.bytes
+            ),
+            (0, 0, 0)
+        );
+        assert!(report_store.has_changed() && known(&report_store, now).is_empty());
     }
 
     fn message(agent: usize, shard: u8, networks: &[Network], bits: i32) -> Incoming {
@@ -518,21 +536,25 @@ mod tests {
     #[test]
     fn two_hundred_agents_with_a_thousand_networks_have_room() {
         let now = Instant::now();
-        let mut book = Book::new(now);
+        let mut report_store = ReportStore::new(now);
         for agent in 0..200 {
             for shard in 0..16 {
                 let networks = of_shard(shard, 63);
-                take(&mut book, message(agent, shard, &networks, -1), now);
+                take(&mut report_store, message(agent, shard, &networks, -1), now);
             }
         }
         let networks = 16 * 63;
         assert_eq!(
-            (book.agents(), book.networks(), book.unheard()),
+            (
+                report_store.agents(),
+                report_store.networks(),
+                report_store.unheard()
+            ),
             (200, networks, 0)
         );
-        assert_eq!(book.kept, KEPT_LEAST);
-        assert!(book.bytes <= BYTES_MAX, "{}", book.bytes);
-        let priors = known(&book, now);
+        assert_eq!(report_store.kept, KEPT_LEAST);
+        assert!(report_store.bytes <= BYTES_MAX, "{}", report_store.bytes);
+        let priors = known(&report_store, now);
         assert_eq!(priors.len(), networks);
         for (network, prior) in priors {
             // A sample speaks for all.
@@ -542,40 +564,56 @@ mod tests {
         // All take back what they told: nothing is left.
         for agent in 0..200 {
             for shard in 0..16 {
-                take(&mut book, message(agent, shard, &[], -1), now);
+                take(&mut report_store, message(agent, shard, &[], -1), now);
             }
         }
-        assert_eq!((book.agents(), book.networks(), book.bytes), (0, 0, 0));
+        assert_eq!(
+            (
+                report_store.agents(),
+                report_store.networks(),
+                report_store.bytes
+            ),
+            (0, 0, 0)
+        );
     }
 
     #[test]
     fn of_two_hundred_agents_with_a_hundred_networks_all_is_kept() {
         let now = Instant::now();
-        let mut book = Book::new(now);
+        let mut report_store = ReportStore::new(now);
         for agent in 0..200 {
-            take(&mut book, message(agent, 3, &of_shard(3, 100), -1), now);
+            take(
+                &mut report_store,
+                message(agent, 3, &of_shard(3, 100), -1),
+                now,
+            );
         }
         let reports = |known: &Known| known.reports.len();
-        let kept: Vec<usize> = book.networks.iter().flatten().map(reports).collect();
+        let kept: Vec<usize> = report_store
+            .networks
+            .iter()
+            .flatten()
+            .map(reports)
+            .collect();
         assert_eq!(kept, [200; 100]);
     }
 
     #[test]
     fn who_comes_first_does_not_take_all_room() {
         let now = Instant::now();
-        let mut book = Book::new(now);
+        let mut report_store = ReportStore::new(now);
         for liar in 0..100 {
             for shard in 0..16 {
                 // Networks of its own.
                 let networks: Vec<Network> = (0..512)
                     .map(|it| named(&format!("l{liar}-{shard}-{it}")))
                     .collect();
-                take(&mut book, message(liar, shard, &networks, -1), now);
+                take(&mut report_store, message(liar, shard, &networks, -1), now);
             }
         }
-        assert!(book.bytes <= BYTES_MAX && book.unheard() > 0);
-        let before = book.networks();
-        let mut alone = Book::new(now);
+        assert!(report_store.bytes <= BYTES_MAX && report_store.unheard() > 0);
+        let before = report_store.networks();
+        let mut alone = ReportStore::new(now);
         for (liar, shard) in (0..16).map(|shard| (0, shard)) {
             let networks: Vec<Network> = (0..512)
                 .map(|it| named(&format!("l{liar}-{shard}-{it}")))
@@ -586,28 +624,28 @@ mod tests {
         assert!(alone.bytes <= BYTES_MAX / 4, "{}", alone.bytes);
         // What was told before can still be told again.
         let again = of_shard(3, 1);
-        take(&mut book, message(0, 3, &again, -1), now);
-        take(&mut book, message(200, 3, &again, -1), now);
-        assert!(book.networks() <= before + 1);
+        take(&mut report_store, message(0, 3, &again, -1), now);
+        take(&mut report_store, message(200, 3, &again, -1), now);
+        assert!(report_store.networks() <= before + 1);
     }
 
     #[test]
     fn of_a_full_network_each_agent_may_be_in_the_sample() {
         let now = Instant::now();
-        let mut book = Book::new(now);
+        let mut report_store = ReportStore::new(now);
         let network = [named("a")];
         // The first say that bbr is worse, as many later ones that it is better.
         for agent in 0..2 * KEPT {
             let bits = if agent < KEPT { 1 } else { -1 };
-            take(&mut book, message(agent, 3, &network, bits), now);
+            take(&mut report_store, message(agent, 3, &network, bits), now);
         }
-        let (_, prior) = &known(&book, now)[0];
+        let (_, prior) = &known(&report_store, now)[0];
         let bbr = prior.arms[1];
         assert_eq!(bbr.agents, 2 * KEPT as u32);
         // Had the first ones stayed, it would be 33 bits.
         assert!(bbr.cost_q16 < 33 << 16, "{bbr:?}");
         assert_eq!(
-            book.bytes,
+            report_store.bytes,
             NETWORK + KEPT * Reports::size(2) + 2 * KEPT * (TELLING + AGENT + SHARD)
         );
     }

@@ -96,7 +96,7 @@ fn divided(config: &Config, at_start: &[String]) -> Result<(Vec<String>, Vec<Str
 }
 
 /// State of the event loop.
-pub struct Keeper {
+pub struct EventLoop {
     shared: Arc<Shared>,
     writer: Writer,
     decoder: Decoder,
@@ -142,14 +142,14 @@ pub struct Keeper {
     attended_others: Option<Instant>,
 }
 
-impl Keeper {
+impl EventLoop {
     /// Prepares the event loop, and starts the writer thread.
     pub fn new(shared: Arc<Shared>, pins: Arc<PinLock>) -> Result<Self> {
         let now = Instant::now();
-        let desk = shared.take_desk();
-        let desk = desk.ok_or_else(|| anyhow!("there is a keeper already"))?;
+        let writer_channel = shared.take_writer_channel();
+        let writer_channel = writer_channel.ok_or_else(|| anyhow!("there is a keeper already"))?;
         Ok(Self {
-            writer: Writer::start(Arc::clone(&shared), desk)?,
+            writer: Writer::start(Arc::clone(&shared), writer_channel)?,
             decoder: Decoder::new(shared.mode()),
             defaults: HashMap::new(),
             namespaces: Vec::new(),
@@ -161,7 +161,7 @@ impl Keeper {
             namespaces_read: None,
             looks: Looks::every(shared.kernel.look_interval()),
             feature_polls: {
-                let features = shared.life.features.iter();
+                let features = shared.statistics.features.iter();
                 features
                     .map(|it| Looks::every(it.poll_interval()))
                     .collect()
@@ -204,10 +204,10 @@ impl Keeper {
             0
         })?;
         let ring = builder.build().context("opening the event ring")?;
-        let take_all = |keeper: &mut Self| {
+        let take_all = |event_loop: &mut Self| {
             ring.consume().context("reading events")?;
             let events = std::mem::take(&mut *pending.borrow_mut());
-            keeper.take(&events);
+            event_loop.take(&events);
             Ok(())
         };
         self.read_namespaces();
@@ -241,7 +241,12 @@ impl Keeper {
     /// Polls the features that are due.
     fn poll_features(&mut self) {
         let shared = Arc::clone(&self.shared);
-        for (feature, polls) in shared.life.features.iter().zip(&mut self.feature_polls) {
+        for (feature, polls) in shared
+            .statistics
+            .features
+            .iter()
+            .zip(&mut self.feature_polls)
+        {
             if !polls.are_due() {
                 continue;
             }
@@ -271,7 +276,8 @@ impl Keeper {
                 }
             }
         }
-        self.looks.note(began, watch.total(), &shared.life.looks);
+        self.looks
+            .note(began, watch.total(), &shared.statistics.looks);
         shared.problem("long-connections", self.long_faults.in_words());
         take_all(self)
     }
@@ -332,10 +338,10 @@ impl Keeper {
         self.shared.problem("arms", None);
         // The others only count for the comparison with the control group.
         let told: Vec<_> = raw_events.iter().filter(|it| events::is_told(it)).collect();
-        self.shared.life.count(&told, &arms);
+        self.shared.statistics.count(&told, &arms);
         self.refused.note_decisions(&told, &arms);
         let setup = self.shared.kernel.setup();
-        self.shared.life.limits.take(raw_events, setup);
+        self.shared.statistics.limits.take(raw_events, setup);
         self.shared.gain(|gain| gain.take(raw_events, &arms));
         let stand_for: Vec<f64> = self.shared.sampling(|sampling| {
             sampling.advance(system::monotonic_ns());
@@ -363,12 +369,12 @@ impl Keeper {
             }
         }
         let left_out = (told.len() - kept.len()) as u64;
-        let life = &self.shared.life;
-        life.left_out.fetch_add(left_out, Ordering::Relaxed);
+        let statistics = &self.shared.statistics;
+        statistics.left_out.fetch_add(left_out, Ordering::Relaxed);
         if kept.is_empty() {
             return;
         }
-        if self.shared.mailbox.store(kept) {
+        if self.shared.writer_handle.store(kept) {
             self.shared
                 .trouble_ends("store-behind", "the store keeps up again");
         } else {
@@ -516,7 +522,7 @@ impl Keeper {
         }
         self.refused.note_table(&kernel.arms()?);
         let (came, went) = kernel.refresh_arms(
-            &wanted_arms(&self.shared.config, &self.shared.life.arms_at_start)?,
+            &wanted_arms(&self.shared.config, &self.shared.statistics.arms_at_start)?,
             forgive,
         )?;
         self.shared.problem("refused", self.refused.in_words());
@@ -588,7 +594,7 @@ impl Keeper {
         for namespace in &found {
             outcome = outcome.and(self.set_default(namespace.cookie, &namespace.default_cc));
         }
-        self.shared.life.limits.note_buffers(&found);
+        self.shared.statistics.limits.note_buffers(&found);
         match self.shared.kernel.ended_unseen(&found) {
             Ok(ends) => self.overridden.note_unseen(ends),
             Err(error) => outcome = outcome.and(Err(error)),

@@ -3,7 +3,7 @@
 use crate::features;
 
 /// Hints by kind of problem: sentences for a page that shows the problem's text before them.
-const REMEDIES: [(&str, &str); 37] = [
+const HINTS: [(&str, &str); 37] = [
     (
         "arms",
         "Restart the agent: its maps cannot be read. Connections keep their CC meanwhile.",
@@ -157,12 +157,12 @@ const REMEDIES: [(&str, &str); 37] = [
 /// All kinds of problems.
 pub fn kinds() -> impl Iterator<Item = &'static str> {
     let of_features = features::all().into_iter().map(|feature| feature.name());
-    REMEDIES.iter().map(|(kind, _)| *kind).chain(of_features)
+    HINTS.iter().map(|(kind, _)| *kind).chain(of_features)
 }
 
 /// Hint for a kind of problem.
-pub fn remedy(topic: &str) -> &'static str {
-    let known = REMEDIES.iter().find(|(name, _)| *name == topic);
+pub fn hint_for(topic: &str) -> &'static str {
+    let known = HINTS.iter().find(|(name, _)| *name == topic);
     let known = known.map(|(_, text)| *text);
     known
         .or_else(|| features::hint(topic))
@@ -175,8 +175,8 @@ mod tests {
 
     #[test]
     fn each_kind_of_problem_has_its_remedy() {
-        assert!(remedy("store").contains("disk"));
-        assert!(remedy("something new").contains("journalctl"));
-        assert!(REMEDIES.is_sorted_by_key(|(name, _)| *name));
+        assert!(hint_for("store").contains("disk"));
+        assert!(hint_for("something new").contains("journalctl"));
+        assert!(HINTS.is_sorted_by_key(|(name, _)| *name));
     }
 }

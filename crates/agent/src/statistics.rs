@@ -26,7 +26,7 @@ const WRITES_S: [f64; 12] = [
 const UNKNOWN: &str = "unknown";
 
 /// Statistics of the agent.
-pub struct Life {
+pub struct AgentStatistics {
     /// Start of the agent.
     pub started: Instant,
     /// Start of the agent by the wall clock, s since 1970.
@@ -78,7 +78,7 @@ pub struct Scored {
     pub retransmitted: u64,
 }
 
-impl Life {
+impl AgentStatistics {
     /// Statistics of an agent that starts now.
     pub fn begin(arms_at_start: Vec<String>) -> Self {
         Self {
