@@ -193,7 +193,7 @@ impl Events {
             ring_bytes: u32::try_from(ring.value).unwrap_or(u32::MAX),
             retention: section.duration(("retention", "Events older than this leave the store."), MINUTE..=3650 * DAY, None, 7 * DAY),
             retention_max: section.integer(("retention_max", "Most events in the store, some 0.3 KB each."), 1000..=100_000_000, 1_000_000),
-            share: section.number_or_auto(("share", "Share of the host-hours whose events are [stored](learner.md#sampling). `auto`: as many as fit."), SHARE_MIN..=1.0),
+            share: section.number_or_auto(("share", "Share of the host-hours whose events are [stored](gain.md#sampling). `auto`: as many as fit."), SHARE_MIN..=1.0),
             log: section.word(("log", "Events to log: changes of connections and refusals, every one, or none."), &logs, EventLog::Changes),
             log_rate: section.integer(("log_rate", "Most lines of events a second; the log counts the rest."), 1..=100_000, 10),
         }

@@ -381,7 +381,7 @@ impl ControlGroup {
             salt: section.whole_or_auto(("salt", "Machines with the same salt draw the same hosts. `auto`: drawn once, and stored.")),
             cluster_ipv4: section.integer(("cluster_ipv4", "Addresses of an IPv4 prefix this long are drawn together."), 8..=32, 32),
             cluster_ipv6: section.integer(("cluster_ipv6", "The same for IPv6."), 16..=128, 64),
-            revert: section.boolean(("revert", "What is worse than the group, or than what a rule left alone, is [taken back](learner.md#gain) for 24 hours; `false`: only reported."), true),
+            revert: section.boolean(("revert", "What is worse than the group, or than what a rule left alone, is [taken back](gain.md#gain) for 24 hours; `false`: only reported."), true),
         }
     }
 }

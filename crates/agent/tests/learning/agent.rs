@@ -84,7 +84,9 @@ fn every_kind_of_ending_is_scored() {
     let bed = Bed::running("endings", "");
     // A peer that gets little of the processor does not limit what is sent.
     let ample = "4096 8388608 8388608";
-    let set = bed.pair.set_sysctl(Side::Server, "net.ipv4.tcp_rmem", ample);
+    let set = bed
+        .pair
+        .set_sysctl(Side::Server, "net.ipv4.tcp_rmem", ample);
     set.expect("a buffer that takes all");
     let address = bed.server_address();
     let _sink = bed.sink(&address);
