@@ -47,7 +47,10 @@ pub fn weighted_quantile(values: &[Weighted], share: f64) -> Option<f64> {
         });
         found.map(|(value, _)| *value)
     };
-    let (below, above) = (at(place.floor() as u128)?, at(place.ceil() as u128)?);
+    let (below, above) = (
+        at(last.min(place.floor() as u128))?,
+        at(last.min(place.ceil() as u128))?,
+    );
     // Equal, or both infinite: nothing to interpolate.
     if below == above {
         return Some(below);

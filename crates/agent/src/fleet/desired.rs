@@ -49,7 +49,7 @@ struct Applied {
 
 /// State of a label.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(from = "stored::Label", into = "stored::Label")]
+#[serde(from = "StoredLabel", into = "StoredLabel")]
 struct LabelState {
     /// Number of the newest policy that was obeyed: older ones are refused.
     number: u64,
@@ -133,62 +133,55 @@ impl LabelState {
 }
 
 /// Form of a label in the file: as earlier versions wrote it.
-mod stored {
-    use serde::{Deserialize, Serialize};
-    use thalweg_fleet::wire::Stage;
+#[derive(Serialize, Deserialize)]
+struct StoredLabel {
+    number: u64,
+    stage: Stage,
+    reason: String,
+    aim: Stage,
+    next: Option<Wanted>,
+    last: Option<Wanted>,
+    is_present: bool,
+    is_removed: bool,
+}
 
-    use super::{Applied, LabelState, PolicyState, Wanted};
-
-    #[derive(Serialize, Deserialize)]
-    pub(super) struct Label {
-        number: u64,
-        stage: Stage,
-        reason: String,
-        aim: Stage,
-        next: Option<Wanted>,
-        last: Option<Wanted>,
-        is_present: bool,
-        is_removed: bool,
-    }
-
-    impl From<Label> for LabelState {
-        fn from(label: Label) -> Self {
-            let is_in_kernel = label.is_present;
-            let applied = label.last.map(|policy| Applied {
-                policy,
-                is_in_kernel,
-            });
-            Self {
-                number: label.number,
-                stage: label.stage,
-                reason: label.reason,
-                aim: label.aim,
-                policy: match (label.next, applied) {
-                    _ if label.is_removed => PolicyState::Removed,
-                    (Some(next), before) => PolicyState::Pending { next, before },
-                    (None, Some(applied)) => PolicyState::Applied(applied),
-                    (None, None) => PolicyState::Unknown,
-                },
-            }
+impl From<StoredLabel> for LabelState {
+    fn from(label: StoredLabel) -> Self {
+        let is_in_kernel = label.is_present;
+        let applied = label.last.map(|policy| Applied {
+            policy,
+            is_in_kernel,
+        });
+        Self {
+            number: label.number,
+            stage: label.stage,
+            reason: label.reason,
+            aim: label.aim,
+            policy: match (label.next, applied) {
+                _ if label.is_removed => PolicyState::Removed,
+                (Some(next), before) => PolicyState::Pending { next, before },
+                (None, Some(applied)) => PolicyState::Applied(applied),
+                (None, None) => PolicyState::Unknown,
+            },
         }
     }
+}
 
-    impl From<LabelState> for Label {
-        fn from(state: LabelState) -> Self {
-            let applied = state.applied().cloned();
-            Self {
-                is_present: applied.as_ref().is_some_and(|it| it.is_in_kernel),
-                last: applied.map(|it| it.policy),
-                is_removed: state.policy == PolicyState::Removed,
-                next: match state.policy {
-                    PolicyState::Pending { next, .. } => Some(next),
-                    _ => None,
-                },
-                number: state.number,
-                stage: state.stage,
-                reason: state.reason,
-                aim: state.aim,
-            }
+impl From<LabelState> for StoredLabel {
+    fn from(state: LabelState) -> Self {
+        let applied = state.applied().cloned();
+        Self {
+            is_present: applied.as_ref().is_some_and(|it| it.is_in_kernel),
+            last: applied.map(|it| it.policy),
+            is_removed: state.policy == PolicyState::Removed,
+            next: match state.policy {
+                PolicyState::Pending { next, .. } => Some(next),
+                _ => None,
+            },
+            number: state.number,
+            stage: state.stage,
+            reason: state.reason,
+            aim: state.aim,
         }
     }
 }

@@ -88,7 +88,7 @@ fn a_thief_writes_under_no_other_key() {
     ];
     let consumer = |stream: &str, more: &str| {
         let config = format!(
-            r#"{{"stream":"{stream}","config":{{"deliver_policy":"all","ack_policy":"none","replay_policy":"instant"{more}}}}}"#
+            r#"{{"stream_name":"{stream}","config":{{"deliver_policy":"all","ack_policy":"none","replay_policy":"instant"{more}}}}}"#
         );
         let made = thief.request(&format!("thalweg.API.CONSUMER.CREATE.{stream}"), &config);
         serde_json::from_str::<Value>(&made.unwrap()).unwrap()
