@@ -248,7 +248,7 @@ fn script_says(script: &Path, argument: &str) -> String {
 fn package_removal_runs_remove_all_and_shows_what_stays() {
     let folder = tempfile::tempdir().unwrap();
     let rpm = folder.path().join("pre_uninstall");
-    let metadata = metadata("generate-rpm", "cli");
+    let metadata = metadata("generate-rpm", "crates/cli");
     fs::write(&rpm, text(&metadata["pre_uninstall_script"])).unwrap();
     let deb = root().join("packaging/deb/prerm");
     for (script, removal, upgrade) in [(&deb, "remove", "upgrade"), (&rpm, "0", "1")] {

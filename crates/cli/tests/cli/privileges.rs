@@ -412,7 +412,11 @@ fn a_group_that_is_not_there_is_named() {
 
 /// The sources of a test: of a file, or of all files of a directory. None if there is no such test.
 fn sources(name: &str, test: &str) -> Option<String> {
-    let root = thalweg_testbed::manifest_path("crates").join(name);
+    let folder = |path: &str| Some(thalweg_testbed::manifest_path(path)).filter(|it| it.exists());
+    let root = match name {
+        "lab-cli" => folder("lab/cli"),
+        _ => folder(&format!("crates/{name}")).or_else(|| folder(&format!("lab/{name}"))),
+    }?;
     let tests = root.join("tests");
     let within = |folder: &Path| -> Vec<_> {
         let entries = fs::read_dir(folder).into_iter().flatten();

@@ -7,6 +7,7 @@ use std::fs;
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use thalweg_agent::config::{Config, DEFAULT_FILE};
 use thalweg_control::system::ProcessHandle;
@@ -15,6 +16,9 @@ use super::units;
 
 /// File name of the command.
 const COMMAND: &str = "thalweg";
+/// Longest wait for the arguments of a program that is being started.
+const EXEC_TIMEOUT: Duration = Duration::from_secs(2);
+const EXEC_POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// A process that is an agent.
 pub struct Agent {
@@ -120,6 +124,20 @@ fn holders_in<'a>(locks: &'a str, file: &'a str) -> impl Iterator<Item = u32> + 
     })
 }
 
+/// The command line of a process. A program that is being started (execve(2)) has its file before its
+/// arguments: on a loaded machine for long enough to be overlooked.
+fn command_line_of(process: &Path) -> Option<Vec<u8>> {
+    let begun = Instant::now();
+    loop {
+        let line = fs::read(process.join("cmdline")).ok()?;
+        if !line.is_empty() || begun.elapsed() > EXEC_TIMEOUT {
+            return Some(line);
+        }
+        // Nothing tells that the arguments are there.
+        std::thread::sleep(EXEC_POLL_INTERVAL);
+    }
+}
+
 /// The directory of pins of an agent's process, from its command line and its configuration.
 /// `None`: the process is no agent, or may not be looked at.
 fn pin_of(process: &Path) -> Option<PathBuf> {
@@ -134,7 +152,7 @@ fn pin_of(process: &Path) -> Option<PathBuf> {
     if name.trim_end_matches(" (deleted)") != COMMAND && is_own_file() != Some(true) {
         return None;
     }
-    let file = configuration_of(&fs::read(process.join("cmdline")).ok()?)?;
+    let file = configuration_of(&command_line_of(process)?)?;
     let root = process.join("root");
     let config = match file {
         None => {
