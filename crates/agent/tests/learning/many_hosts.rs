@@ -66,16 +66,20 @@ fn connections(list: &Value) -> BTreeMap<String, u64> {
     found
 }
 
+/// The agent's answer. A walk of a million records takes long in a debug build, on a machine that does
+/// other things.
+fn ask_agent(bed: &Bed, target: &str) -> Value {
+    let connection = http::Connection::open(&bed.socket()).unwrap();
+    let answer = connection.send_request("GET", target, None, Duration::from_secs(120));
+    let answer = answer.unwrap();
+    assert_eq!(answer.status, 200, "{target}");
+    serde_json::from_reader(answer).unwrap()
+}
+
 /// Checks the agent's choice of the best of this number of hosts, as made by [`learn`].
 fn the_best_are_chosen(bed: &Bed, count: u32) {
     let best = |query: &str| -> Vec<String> {
-        let connection = http::Connection::open(&bed.socket()).unwrap();
-        let target = format!("/v1/hosts?{query}");
-        // A million records in a debug build, on a machine that does other things.
-        let answer = connection.send_request("GET", &target, None, Duration::from_secs(120));
-        let answer = answer.unwrap();
-        assert_eq!(answer.status, 200, "{query}");
-        let list: Value = serde_json::from_reader(answer).unwrap();
+        let list = ask_agent(bed, &format!("/v1/hosts?{query}"));
         let hosts = list["hosts"].as_array().unwrap().iter();
         hosts
             .map(|host| host["address"].as_str().unwrap().to_owned())
@@ -125,7 +129,7 @@ fn nothing_is_lost(count: u32) {
     let document = serde_json::from_slice(&fs::read(file).unwrap()).unwrap();
     complete("exported", connections(&document));
     for n in [0, count / 2, count - 1] {
-        let explained = bed.json(&["explain", &address(n).to_string()]);
+        let explained = ask_agent(&bed, &format!("/v1/hosts/{}", address(n)));
         assert_eq!(explained[0]["host"]["connections"], n + 1, "{explained}");
     }
     assert_eq!(bed.json(&["reset", "--yes"])["removed"], count);
