@@ -213,10 +213,11 @@ impl Feature for State {
 
     fn reattach(&self, kernel: &Kernel) {
         let mut session = self.session();
+        if !matches!(session.iterator, Ok(Some(_))) {
+            return;
+        }
         // The iterator has the number of the cgroup that it covers among its constants.
-        if matches!(session.iterator, Ok(Some(_)))
-            && let Err(error) = session.load(kernel)
-        {
+        if let Err(error) = session.load(kernel) {
             session.iterator = Err(format!("{error:#}"));
         }
         if let Err(why) = &session.iterator {
