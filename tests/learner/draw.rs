@@ -133,7 +133,7 @@ pub fn bulk(r: &mut Random, arm: u32, noise: u64) -> abi::thalweg_sample {
     }
 }
 
-/// The same transfer on every arm: ties.
+/// One transfer, equal on every arm: estimates tie.
 pub fn equal(_: &mut Random, _: u32, _: u64) -> abi::thalweg_sample {
     abi::thalweg_sample {
         bytes: 2_000_000,

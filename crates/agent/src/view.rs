@@ -385,7 +385,7 @@ pub struct WindowArm {
     /// Size of the window, segments.
     pub segments: u32,
     /// Mean time of transfers above that with the kernel's own window, bits: −1 is half the time.
-    /// It includes the evidence of wider networks.
+    /// Evidence of wider networks is included.
     pub difference_bits: f64,
     /// Standard error of the mean time, bits.
     pub error_bits: f64,

@@ -76,7 +76,7 @@ impl Flow {
         Self(bed.python(Side::Client, FLOW, &[&address, "5001", name]))
     }
 
-    /// Its congestion control and window once all sent data has arrived.
+    /// Congestion control and window of the connection once all sent data has arrived.
     pub fn state(&mut self) -> (String, u32) {
         let line = self.0.line();
         let (name, window) = line.split_once(' ').unwrap_or_else(|| panic!("{line:?}"));

@@ -52,7 +52,7 @@ impl Service {
         fs::create_dir(&self.0).unwrap();
     }
 
-    /// Its directory.
+    /// Directory of the cgroup.
     pub fn path(&self) -> &str {
         self.0.to_str().unwrap()
     }

@@ -46,7 +46,7 @@ impl Place {
         place
     }
 
-    /// Its directory.
+    /// Directory of the place.
     pub fn directory(&self) -> &Path {
         self.directory.path()
     }

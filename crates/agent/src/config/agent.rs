@@ -8,13 +8,11 @@ use thalweg_fleet::keys::PublicKey;
 use thalweg_fleet::{Identity, Name, NameError, Settings};
 
 use super::reader::Section;
+use super::{DAY, PATH_MAX};
 
 /// Longest path of a Unix socket (`sun_path` less the closing NUL).
 const SOCKET_PATH_MAX: usize = 107;
-/// Longest path of a file.
-const PATH_MAX: usize = 4095;
 const MINUTE: Duration = Duration::from_secs(60);
-const DAY: Duration = Duration::from_secs(86_400);
 /// The least share of host-hours that may be asked for.
 const SHARE_MIN: f64 = 0.0001;
 

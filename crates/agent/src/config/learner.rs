@@ -8,14 +8,12 @@ use thalweg_policy::Prefix;
 use thalweg_units::grammar::size_text;
 
 use super::reader::Section;
+use super::{DAY, PATH_MAX};
 
-/// Longest path of a file.
-const PATH_MAX: usize = 4095;
 /// Most arms of one agent.
 const ARMS_MAX: usize = thalweg_learner::MAX_ARMS;
 /// Largest number of prefixes for arms that need ECN.
 const ECN_PREFIXES_MAX: usize = thalweg_bpf_types::raw::THALWEG_ECN_PREFIXES as usize;
-const DAY: Duration = Duration::from_secs(86_400);
 
 /// `[arms]`: the congestion controls to choose from.
 #[derive(Clone, Debug, PartialEq, Eq)]
