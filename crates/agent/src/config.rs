@@ -5,7 +5,6 @@
 //! effect.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use thalweg_learner::{Mode, Params};
 use thalweg_units::file::MAX_FILE_BYTES;
@@ -32,10 +31,6 @@ use thalweg_units::schema::Form;
 
 /// Default configuration file.
 pub const DEFAULT_FILE: &str = "/etc/thalweg/thalweg.toml";
-
-/// Longest path of a file.
-const PATH_MAX: usize = 4095;
-const DAY: Duration = Duration::from_secs(86_400);
 
 /// Everything an operator can set.
 #[derive(Clone, Debug, PartialEq)]

@@ -7,8 +7,7 @@ use std::time::Duration;
 use thalweg_fleet::keys::PublicKey;
 use thalweg_fleet::{Identity, Name, NameError, Settings};
 
-use super::reader::Section;
-use super::{DAY, PATH_MAX};
+use super::reader::{DAY, PATH_MAX, Section};
 
 /// Longest path of a Unix socket (`sun_path` less the closing NUL).
 const SOCKET_PATH_MAX: usize = 107;

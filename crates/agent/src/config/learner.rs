@@ -7,8 +7,7 @@ use thalweg_learner::{Control, Mode, ONE_Q16, Params};
 use thalweg_policy::Prefix;
 use thalweg_units::grammar::size_text;
 
-use super::reader::Section;
-use super::{DAY, PATH_MAX};
+use super::reader::{DAY, PATH_MAX, Section};
 
 /// Most arms of one agent.
 const ARMS_MAX: usize = thalweg_learner::MAX_ARMS;

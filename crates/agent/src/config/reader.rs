@@ -22,6 +22,10 @@ use thalweg_units::{Faults, nearest_word};
 use toml::Spanned;
 use toml::de::DeValue;
 
+/// Longest path of a file.
+pub const PATH_MAX: usize = 4095;
+pub const DAY: Duration = Duration::from_secs(86_400);
+
 /// Name of a key in its table, and its effect as Markdown.
 pub type Key = (&'static str, &'static str);
 
