@@ -64,7 +64,10 @@ fn build_object(bpf: &Path, include: &Path, out: &Path, name: &str, flags: &[&st
         .obj(out.join(format!("{name}.bpf.o")))
         .clang_args(arguments(include, flags)?)
         .build()
-        .with_context(|| format!("cannot build {name} from {source} (is clang installed?)"))
+        .with_context(|| format!("cannot build {name} from {source} (is clang installed?)"))?;
+    let object = std::fs::read(out.join(format!("{name}.bpf.o")))?;
+    let packed = miniz_oxide::deflate::compress_to_vec_zlib(&object, 9);
+    Ok(std::fs::write(out.join(format!("{name}.bpf.z")), packed)?)
 }
 
 /// The module of an object: a constant for the name of each map and program.

@@ -129,8 +129,8 @@ pub struct Object {
 /// All objects whose programs are tried.
 pub fn objects() -> Result<Vec<Object>> {
     let mut all = Vec::new();
-    for (object, bytes) in thalweg_bpf_objects::OBJECTS {
-        let open = ObjectBuilder::default().open_memory(bytes)?;
+    for (object, packed) in thalweg_bpf_objects::OBJECTS {
+        let open = ObjectBuilder::default().open_memory(&packed.unpack())?;
         let programs = open.progs().filter(|program| program.autoload());
         let names = programs.map(|program| program.name().to_string_lossy().into_owned());
         let programs = names.collect();

@@ -7,6 +7,7 @@ use std::process::Stdio;
 use libbpf_rs::btf::types::{Enum, Struct};
 use libbpf_rs::btf::{Btf, TypeId};
 use libbpf_rs::{MapType, ProgramType, libbpf_sys};
+use thalweg_bpf_objects::Packed;
 use thalweg_control::{object, privileges, system};
 use thalweg_policy::Version;
 use thalweg_units::program;
@@ -41,7 +42,7 @@ pub enum Trial {
     /// Probe of a helper of sockops programs.
     NetnsCookie,
     /// Load of an object, with small tables.
-    Load(&'static [u8]),
+    Load(Packed),
     /// A constant of the kernel's types.
     Constant(&'static str),
 }
@@ -329,10 +330,10 @@ fn probe_netns_cookie() -> Result<(), String> {
 }
 
 /// Loads an object for a moment, with small tables.
-fn try_load(bytes: &[u8]) -> Result<(), String> {
+fn try_load(packed: Packed) -> Result<(), String> {
     object::with_libbpf_log(|| {
         let mut open =
-            object::open_object("doctor", bytes).map_err(|error| format!("{error:#}"))?;
+            object::open_object("doctor", packed).map_err(|error| format!("{error:#}"))?;
         for mut map in open.maps_mut() {
             let is_table = matches!(
                 map.map_type(),

@@ -64,7 +64,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(10);
 const DRAIN_POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Congestion controls that come with Thalweg, with descriptions.
-const BUILT_IN: [(&str, &[u8], &str); 2] = [
+const BUILT_IN: [(&str, thalweg_bpf_objects::Packed, &str); 2] = [
     ("htcp", thalweg_bpf_objects::HTCP, "H-TCP"),
     ("dctcp", thalweg_bpf_objects::DCTCP, "DCTCP, RFC 8257"),
 ];
@@ -76,8 +76,8 @@ const BUILT_IN: [(&str, &[u8], &str); 2] = [
 /// There is neither, or the file is not a BPF object.
 pub fn named_or_file(word: &Path) -> Result<Program<'static>> {
     let built_in = BUILT_IN.iter().find(|(name, ..)| word == Path::new(name));
-    if let Some((name, bytes, _)) = built_in {
-        return Ok(Program::built_in(name, bytes));
+    if let Some((name, packed, _)) = built_in {
+        return Ok(Program::built_in(name, packed.unpack()));
     }
     if word == Path::new(rate::NAME) {
         bail!(
@@ -571,8 +571,8 @@ mod tests {
 
     #[test]
     fn the_built_in_are_named_as_they_call_themselves() {
-        for (name, bytes, _) in BUILT_IN {
-            let program = Program::built_in(name, bytes);
+        for (name, packed, _) in BUILT_IN {
+            let program = Program::built_in(name, packed.unpack());
             assert_eq!(program.own_name().ok().as_deref(), Some(name));
         }
     }

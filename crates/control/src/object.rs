@@ -10,6 +10,7 @@ use libbpf_rs::btf::{Btf, BtfType, HasSize, TypeId};
 use libbpf_rs::{
     AsRawLibbpf, MapCore, MapHandle, Object, ObjectBuilder, OpenObject, ProgramMut, libbpf_sys,
 };
+use thalweg_bpf_objects::Packed;
 use thalweg_units::file::{MAX_FILE_BYTES, read_bytes};
 use thalweg_units::printable;
 
@@ -24,10 +25,10 @@ const EM_BPF: u16 = 247;
 ///
 /// # Errors
 /// Errors of libbpf.
-pub fn open_object(name: &str, bytes: &[u8]) -> Result<OpenObject> {
+pub fn open_object(name: &str, packed: Packed) -> Result<OpenObject> {
     ObjectBuilder::default()
         .name(name)
-        .and_then(|builder| builder.open_memory(bytes))
+        .and_then(|builder| builder.open_memory(&packed.unpack()))
         .context("opening the BPF object")
 }
 

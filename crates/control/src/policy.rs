@@ -532,7 +532,7 @@ fn load(pins: &Pins, tables: &Tables, head: &raw::thalweg_policy_head) -> Result
 }
 
 fn load_variant(
-    variant: &[u8],
+    variant: thalweg_bpf_objects::Packed,
     pins: &Pins,
     tables: &Tables,
     head: &raw::thalweg_policy_head,

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use libbpf_rs::{Link, MapHandle, Object, Program};
+use thalweg_bpf_objects::Packed;
 use thalweg_bpf_objects::names::learn::maps as names;
 use thalweg_bpf_objects::names::learn_open::programs;
 use thalweg_bpf_types::{bytes_of, raw};
@@ -165,11 +166,11 @@ impl Kernel {
     pub fn try_iterator(
         &self,
         name: &str,
-        bytes: &[u8],
+        packed: Packed,
         program: &str,
         constants: &[(&str, &[u8])],
     ) -> Result<Iterator> {
-        let mut object = object::open_object(name, bytes)?;
+        let mut object = object::open_object(name, packed)?;
         let params = raw_params(&self.setup, &self.params);
         for mut map in object.maps_mut() {
             let name = map.name().to_string_lossy().into_owned();

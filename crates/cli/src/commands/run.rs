@@ -10,7 +10,7 @@ use thalweg_fleet::StartError;
 use thalweg_learner::Mode;
 use thalweg_terminal::{Failure, journal};
 use thalweg_units::printable;
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::fmt::format::debug_fn;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
@@ -116,8 +116,13 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
 /// standard error. `RUST_LOG` sets the filter, by default `info` and above, but nothing of the NATS client:
 /// the agent tells of its faults.
 fn start_logging() {
-    let filter =
-        EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info,async_nats=off"));
+    let asked = std::env::var("RUST_LOG")
+        .ok()
+        .and_then(|text| text.parse().ok());
+    let filter: Targets = asked.unwrap_or_else(|| {
+        let all = Targets::new().with_default(LevelFilter::INFO);
+        all.with_target("async_nats", LevelFilter::OFF)
+    });
     let journal = journal::is_standard_error()
         // A container may have the stream and not the socket.
         .then(|| tracing_journald::layer().ok())

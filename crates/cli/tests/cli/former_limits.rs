@@ -56,7 +56,7 @@ fn detach_with_limits_of_an_earlier_version_removes_them() {
     // Any program and any map have such pins.
     let program = {
         let object = ObjectBuilder::default()
-            .open_memory(thalweg_bpf_objects::POLICY_MARK)
+            .open_memory(&thalweg_bpf_objects::POLICY_MARK.unpack())
             .unwrap();
         let object = object.load().unwrap();
         let cgroup = fs::File::open(bed.pair.cgroup_path()).unwrap();

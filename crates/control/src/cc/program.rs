@@ -39,10 +39,10 @@ impl std::fmt::Debug for Program<'_> {
 
 impl<'a> Program<'a> {
     /// One that comes with Thalweg.
-    pub fn built_in(label: &str, bytes: &[u8]) -> Self {
+    pub fn built_in(label: &str, bytes: Vec<u8>) -> Self {
         Self {
             label: label.to_owned(),
-            bytes: bytes.to_vec(),
+            bytes,
             fill: None,
         }
     }

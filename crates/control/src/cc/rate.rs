@@ -98,7 +98,7 @@ pub fn with_model(file: &Path, reference: ModelReference) -> Result<Program<'sta
         length -= 1;
     }
     settings.name[..length].copy_from_slice(&name.as_bytes()[..length]);
-    Ok(Program::built_in(NAME, thalweg_bpf_objects::RATE)
+    Ok(Program::built_in(NAME, thalweg_bpf_objects::RATE.unpack())
         .filled_by(move |object| fill_settings(object, bytes_of(settings.as_ref()))))
 }
 

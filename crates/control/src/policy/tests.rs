@@ -51,7 +51,7 @@ fn privileged() -> bool {
 fn finder(compiled: &Compiled) -> Object {
     let tables = Tables::new(compiled, false);
     let mut object = ObjectBuilder::default()
-        .open_memory(thalweg_bpf_objects::POLICY)
+        .open_memory(&thalweg_bpf_objects::POLICY.unpack())
         .unwrap();
     for mut program in object.progs_mut() {
         let wanted = program.name() == "policy_find";

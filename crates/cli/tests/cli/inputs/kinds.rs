@@ -371,7 +371,7 @@ fn objects() -> Vec<Vec<u8>> {
         thalweg_bpf_objects::HTCP,
         thalweg_bpf_objects::POLICY_MARK,
     ]
-    .map(<[u8]>::to_vec)
+    .map(thalweg_bpf_objects::Packed::unpack)
     .to_vec()
 }
 
@@ -454,7 +454,7 @@ fn comparison(bytes: &[u8]) -> Result<(), Vec<String>> {
 }
 
 fn object(bytes: &[u8]) -> Result<(), Vec<String>> {
-    let name = Program::built_in(FILE, bytes).own_name();
+    let name = Program::built_in(FILE, bytes.to_vec()).own_name();
     name.map(drop).map_err(|error| vec![format!("{error:#}")])
 }
 
