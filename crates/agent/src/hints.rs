@@ -3,7 +3,7 @@
 use crate::features;
 
 /// Hints by kind of problem: sentences for a page that shows the problem's text before them.
-const HINTS: [(&str, &str); 37] = [
+const HINTS: [(&str, &str); 41] = [
     (
         "arms",
         "Restart the agent: its maps cannot be read. Connections keep their CC meanwhile.",
@@ -41,6 +41,10 @@ const HINTS: [(&str, &str); 37] = [
         "Nothing must be done if the fleet has a policy: it is taken again, and the file is written anew. Else remove the file.",
     ),
     (
+        "fleet-name",
+        "Give each machine its own `fleet.name` and key: `thalweg fleet key`. Until then the reports of both replace each other.",
+    ),
+    (
         "fleet-policy",
         "Look at the disk of the state directory: policies of the fleet are tried again every ten seconds.",
     ),
@@ -63,6 +67,10 @@ const HINTS: [(&str, &str); 37] = [
     (
         "namespaces",
         "Look at `thalweg doctor`. Connections of namespaces that cannot be read are left alone.",
+    ),
+    (
+        "nat64",
+        "Nothing must be done if it passes: it is tried again. Else set `hosts.nat64`. Hosts behind an unknown prefix share records meanwhile.",
     ),
     (
         "networks",
@@ -103,6 +111,10 @@ const HINTS: [(&str, &str); 37] = [
     (
         "reverted",
         "Nothing must be done: it ends after 24 hours. `thalweg gain` shows the finding, `thalweg gain --resume` ends it now.",
+    ),
+    (
+        "room",
+        "Raise `hosts.max`, or restart the agent if it stays: its maps cannot be read, and new hosts may find no room.",
     ),
     (
         "rules",
@@ -152,6 +164,10 @@ const HINTS: [(&str, &str); 37] = [
         "unsaved",
         "Look at the disk of the store. Learning goes on in the kernel; a restart of the machine loses what was learned since.",
     ),
+    (
+        "worse",
+        "Look at `thalweg gain`. Nothing is taken back, as `control.revert` is off: set it, or leave the arm (`arms.deny`) or the rule out.",
+    ),
 ];
 
 /// All kinds of problems.
@@ -170,8 +186,56 @@ pub fn hint_for(topic: &str) -> &'static str {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may fail by unwrap")]
 mod tests {
+    use std::fs;
+    use std::path::{Path, PathBuf};
+
     use super::*;
+
+    fn first_text(rest: &str) -> String {
+        rest.split('"').next().unwrap().to_owned()
+    }
+
+    /// Kinds that sources of a folder report, with the names of their files.
+    fn reported(folder: &Path, found: &mut Vec<(String, PathBuf)>) {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.ends_with("hints.rs") {
+                continue;
+            }
+            if path.is_dir() {
+                reported(&path, found);
+                continue;
+            }
+            let text = fs::read_to_string(&path).unwrap();
+            for call in ["problem", "warning", "trouble"].map(|it| format!(".{it}(")) {
+                let arguments = text.split(&call).skip(1);
+                let kinds = arguments.filter_map(|it| it.trim_start().strip_prefix('"'));
+                found.extend(kinds.map(|it| (first_text(it), path.clone())));
+            }
+            let constants = text.split("/// Kind of problem: ").skip(1);
+            let kinds = constants.map(|it| first_text(it.split_once('"').unwrap().1));
+            found.extend(kinds.map(|it| (it, path.clone())));
+        }
+    }
+
+    #[test]
+    fn each_reported_kind_has_a_row() {
+        let mut found = Vec::new();
+        reported(
+            &Path::new(env!("CARGO_MANIFEST_DIR")).join("src"),
+            &mut found,
+        );
+        assert!(found.len() > 30, "{found:?}");
+        for (kind, file) in found {
+            assert!(
+                kinds().any(|it| it == kind),
+                "{kind}, reported in {}",
+                file.display()
+            );
+        }
+    }
 
     #[test]
     fn each_kind_of_problem_has_its_remedy() {

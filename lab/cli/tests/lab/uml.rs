@@ -211,7 +211,12 @@ fn an_arm_that_the_kernel_refuses_is_not_chosen_again_until_it_appears() {
         arms.into_iter().find(|arm| arm["name"] == "htcp").unwrap()
     };
     let refused = htcp("REFUSED");
-    assert_eq!(refused["refusals"], 1, "{text}");
+    assert!(refused["refusals"].as_u64() >= Some(1), "{text}");
+    // Where the agent found it away before the loop saw the refusal, it was refused once more.
+    for stay in text.split("htcp has become available") {
+        let refusals = stay.matches("the kernel refused htcp").count();
+        assert!(refusals <= 1, "{text}");
+    }
     assert!(refused["refused"].is_string(), "{text}");
     let back = htcp("BACK");
     assert_eq!(
