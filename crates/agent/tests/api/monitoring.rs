@@ -1,5 +1,5 @@
-//! A real Prometheus: it scrapes the agent, each alert fires when its fault is made, and each query
-//! of the dashboard has data.
+//! A real Prometheus: it scrapes the agent, each alert fires when its fault is made, but those of
+//! `rules.test.yml` from series, and each query of the dashboard has data.
 
 use std::fs;
 use std::process::Command;
@@ -78,13 +78,25 @@ fn prometheus_has_each_figure_and_tells_of_faults() {
     if !privileged() || !is_there() {
         return;
     }
-    promtool(&[
-        "check",
-        "rules",
-        manifest_path("packaging/prometheus/rules.yml")
-            .to_str()
-            .unwrap(),
-    ]);
+    let rules = manifest_path("packaging/prometheus/rules.yml");
+    promtool(&["check", "rules", rules.to_str().unwrap()]);
+    let series = manifest_path("crates/agent/tests/api/rules.test.yml");
+    promtool(&["test", "rules", series.to_str().unwrap()]);
+    let fired = [
+        include_str!("monitoring.rs"),
+        include_str!("rules.test.yml"),
+    ]
+    .concat();
+    let text = fs::read_to_string(rules).unwrap();
+    for alert in text
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("- alert: "))
+    {
+        assert!(
+            fired.contains(&format!("\"{alert}\"")),
+            "{alert} fires in no test"
+        );
+    }
     let _measured = Measured::new();
     let address = own_address();
     let mut bed = Bed::new(&plain("monitor"), "");
