@@ -77,7 +77,7 @@ impl Client {
     pub fn post_file<T: DeserializeOwned>(&self, path: &str, mut file: File) -> Result<T> {
         file.rewind().context("reading the file again")?;
         let length = file.metadata().context("looking at the file")?.len();
-        self.request_json("POST", path, Some((&mut file, length)))
+        self.request_json("POST", path, Some((Box::new(file), length)))
     }
 
     /// Follows a resource of endless lines. Once the agent has accepted, so that no line is missed,
@@ -91,7 +91,7 @@ impl Client {
         mut line: impl FnMut(&str) -> Result<()>,
     ) -> Result<()> {
         let mut answer = self.send_request("GET", path, None)?;
-        answer.set_timeout(None)?;
+        answer.set_timeout(None);
         begin(self.get(first)?)?;
         let mut answer = BufReader::new(answer);
         let mut whole = Vec::new();
@@ -106,7 +106,7 @@ impl Client {
         &self,
         method: &str,
         path: &str,
-        body: Option<(&mut dyn Read, u64)>,
+        body: Option<(Box<dyn Read + Send>, u64)>,
     ) -> Result<T> {
         let mut whole = Vec::new();
         self.send_request(method, path, body)?
@@ -121,7 +121,7 @@ impl Client {
         &self,
         method: &str,
         path: &str,
-        body: Option<(&mut dyn Read, u64)>,
+        body: Option<(Box<dyn Read + Send>, u64)>,
     ) -> Result<Reply> {
         let mut answer = match method {
             "GET" => {
@@ -141,8 +141,8 @@ impl Client {
                 .connect_agent()?
                 .send_request(method, path, body, LONG_TIMEOUT)?,
         };
-        answer.set_timeout(Some(TIMEOUT))?;
-        let (status, reason) = (answer.status, answer.reason.clone());
+        answer.set_timeout(Some(TIMEOUT));
+        let (status, reason) = (answer.status, answer.reason);
         if (200..300).contains(&status) {
             return Ok(answer);
         }

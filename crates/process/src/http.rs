@@ -1,24 +1,31 @@
-//! The few requests to an agent's local interface by the process that started it.
+//! The few requests to an agent's local interface, as calls that block.
 
-use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
-use std::os::fd::AsRawFd;
-use std::os::unix::net::UnixStream;
+use std::error::Error as _;
+use std::io::{self, ErrorKind, Read};
 use std::path::Path;
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use nix::sys::socket::sockopt::PeerCredentials;
-use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, getsockopt, socket};
+use futures_util::stream;
+use http_body_util::{BodyExt, StreamBody};
+use hyper::body::{Buf, Bytes, Frame, Incoming};
+use hyper::client::conn::http1;
+use hyper::{Request, header};
+use hyper_util::rt::TokioIo;
+use tokio::io::AsyncWrite;
+use tokio::net::UnixStream;
+use tokio::net::unix::OwnedWriteHalf;
+use tokio::runtime::{Builder, Runtime};
 
 /// Interval of checks whether the agent still runs.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
-/// Longest line of a head or between chunks, bytes.
-const LONGEST_LINE: u64 = 16 << 10;
-/// Most lines of a head or after the last chunk.
-const MOST_LINES: usize = 128;
 /// Responses beyond this size count as an error, bytes.
 const LONGEST: u64 = 64 << 20;
 /// Longest time for a response.
 const TIMEOUT: Duration = Duration::from_secs(5);
+/// Bytes of a document per part.
+const PART: usize = 64 << 10;
 
 /// A response.
 #[derive(Debug, PartialEq, Eq)]
@@ -34,8 +41,7 @@ pub struct Response {
 /// # Errors
 /// As of [`Connection::send_request`].
 pub fn request_once(path: &Path, method: &str, target: &str) -> io::Result<Response> {
-    let mut answer = Connection::open(path)?.send_request(method, target, None, TIMEOUT)?;
-    answer.set_timeout(Some(TIMEOUT))?;
+    let answer = Connection::open(path)?.send_request(method, target, None, TIMEOUT)?;
     let mut body = String::new();
     let status = answer.status;
     answer.take(LONGEST + 1).read_to_string(&mut body)?;
@@ -48,18 +54,9 @@ pub fn request_once(path: &Path, method: &str, target: &str) -> io::Result<Respo
 
 /// A connection to an agent.
 #[derive(Debug)]
-pub struct Connection(TimedStream);
-
-/// A stream with a limit on each wait.
-#[derive(Debug)]
-struct TimedStream {
+pub struct Connection {
+    runtime: Runtime,
     stream: UnixStream,
-    /// The process at the other end, if this one can know it.
-    agent: Option<i32>,
-    /// Limit of each wait; `None`: no limit.
-    timeout: Option<Duration>,
-    /// Start of the wait for the whole head of a response; later, each part has its own limit.
-    since: Option<Instant>,
 }
 
 /// The head of a response. Its body must be read: an incomplete one is an error.
@@ -68,22 +65,15 @@ pub struct Reply {
     /// Status code.
     pub status: u16,
     /// The status in words.
-    pub reason: String,
-    stream: BufReader<TimedStream>,
-    left: BodyRest,
-}
-
-/// The rest of a body.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum BodyRest {
-    /// This number of bytes.
-    Bytes(u64),
-    /// Chunks, the first of them not started.
-    Chunks,
-    /// This number of bytes of a chunk, and the following chunks.
-    Chunk(u64),
-    /// Everything until the connection ends.
-    All,
+    pub reason: &'static str,
+    runtime: Runtime,
+    /// The process at the other end, if this one can know it.
+    agent: Option<i32>,
+    /// Limit of each wait; `None`: no limit.
+    timeout: Option<Duration>,
+    body: Incoming,
+    /// What has arrived of the body and is not read.
+    part: Bytes,
 }
 
 impl Connection {
@@ -92,24 +82,14 @@ impl Connection {
     /// # Errors
     /// System errors; [`ErrorKind::WouldBlock`] if the agent's queue is full.
     pub fn open(path: &Path) -> io::Result<Self> {
-        let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
-        let stream = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
-        connect(stream.as_raw_fd(), &UnixAddr::new(path)?)?;
-        let agent = getsockopt(&stream, PeerCredentials).ok();
-        let stream = UnixStream::from(stream);
-        stream.set_nonblocking(false)?;
-        stream.set_read_timeout(Some(POLL_INTERVAL))?;
-        stream.set_write_timeout(Some(POLL_INTERVAL))?;
-        Ok(Self(TimedStream {
-            stream,
-            agent: agent.map(|agent| agent.pid()).filter(|pid| *pid > 0),
-            timeout: None,
-            since: None,
-        }))
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        let stream = runtime.block_on(UnixStream::connect(path))?;
+        Ok(Self { runtime, stream })
     }
 
     /// Sends a request, optionally with a JSON document of a known length, and waits for the head
-    /// of the response. Both together take at most `timeout`.
+    /// of the response. Both together take at most `timeout`, which then limits each wait for a
+    /// part of the body.
     ///
     /// # Errors
     /// System errors; [`ErrorKind::TimedOut`] if the agent is stopped or silent;
@@ -119,102 +99,102 @@ impl Connection {
         self,
         method: &str,
         target: &str,
-        body: Option<(&mut dyn Read, u64)>,
+        body: Option<(Box<dyn Read + Send>, u64)>,
         timeout: Duration,
     ) -> io::Result<Reply> {
-        let mut stream = self.0;
-        (stream.timeout, stream.since) = (Some(timeout), Some(Instant::now()));
-        let length = body.as_ref().map_or(0, |(_, length)| *length);
-        let head = format!(
-            "{method} {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\
-             Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n"
-        );
-        let mut sent = stream.write_all(head.as_bytes());
-        if let (Ok(()), Some((body, length))) = (&sent, body) {
-            sent = io::copy(&mut body.take(length), &mut stream).and_then(|copied| {
-                match copied == length {
-                    true => Ok(()),
-                    false => Err(io::Error::other("the document became shorter meanwhile")),
-                }
-            });
-        }
-        match sent {
-            // The agent may respond before it has read everything.
-            Err(error) if !is_broken(&error) => return Err(error),
-            _ => {}
-        }
-        let broken = |error: io::Error| match is_broken(&error) {
-            true => broken_off("before it answered"),
-            false => error,
-        };
-        let mut answer = Reply::read_head(BufReader::new(stream)).map_err(broken)?;
-        answer.stream.get_mut().since = None;
-        Ok(answer)
-    }
-}
-
-fn is_broken(error: &io::Error) -> bool {
-    use ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
-    matches!(error.kind(), BrokenPipe | ConnectionReset | UnexpectedEof)
-}
-
-fn broken_off(when: &str) -> io::Error {
-    let text = format!("the agent broke off {when}");
-    io::Error::new(ErrorKind::UnexpectedEof, text)
-}
-
-impl TimedStream {
-    /// Waits for a call that gives up after [`POLL_INTERVAL`].
-    fn wait_for<T>(
-        &mut self,
-        mut call: impl FnMut(&mut UnixStream) -> io::Result<T>,
-    ) -> io::Result<T> {
-        let since = self.since.unwrap_or_else(Instant::now);
-        loop {
-            match call(&mut self.stream) {
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == ErrorKind::WouldBlock => self.check_wait(since)?,
-                done => return done,
+        let Self { runtime, stream } = self;
+        let agent = stream.peer_cred().ok().and_then(|agent| agent.pid());
+        let agent = agent.filter(|pid| *pid > 0);
+        let (document, length) = body.unwrap_or_else(|| (Box::new(io::empty()), 0));
+        let mut document = document.take(length);
+        let parts = std::iter::from_fn(move || {
+            let mut part = Vec::with_capacity(PART);
+            match document.by_ref().take(PART as u64).read_to_end(&mut part) {
+                Ok(0) => None,
+                read => Some(read.map(|_| Frame::data(Bytes::from(part)))),
             }
-        }
-    }
-
-    /// Fails if there is no reason to wait longer.
-    fn check_wait(&self, since: Instant) -> io::Result<()> {
-        let Some(timeout) = self.timeout else {
-            return Ok(());
-        };
-        let failed = |text| Err(io::Error::new(ErrorKind::TimedOut, text));
-        if let Some(pid) = self.agent.filter(|pid| is_stopped(*pid)) {
-            return failed(format!(
-                "the agent is stopped (process {pid}); `kill -CONT {pid}` lets it go on"
-            ));
-        }
-        if since.elapsed() < timeout {
-            return Ok(());
-        }
-        let seconds = timeout.as_secs();
-        failed(match self.since {
-            Some(_) => format!("the agent does not answer within {seconds} s"),
-            None => format!("the agent did not go on with its answer within {seconds} s"),
+        });
+        let request = Request::builder()
+            .method(method)
+            .uri(target)
+            .header(header::HOST, "localhost")
+            .header(header::CONNECTION, "close")
+            .header(header::CONTENT_TYPE, "application/json")
+            .header(header::CONTENT_LENGTH, length)
+            .body(StreamBody::new(stream::iter(parts)))
+            .map_err(io::Error::other)?;
+        let answer = wait_for_agent(agent, Some(timeout), "does not answer", async {
+            let (read, write) = stream.into_split();
+            let stream = TokioIo::new(tokio::io::join(read, Unfailing(write)));
+            let (mut sender, connection) = http1::handshake(stream).await?;
+            tokio::spawn(connection);
+            sender.send_request(request).await
+        });
+        let answer = runtime.block_on(answer)?;
+        let answer = answer.map_err(|error| io_error(&error, "before it answered"))?;
+        Ok(Reply {
+            status: answer.status().as_u16(),
+            reason: answer.status().canonical_reason().unwrap_or_default(),
+            runtime,
+            agent,
+            timeout: Some(timeout),
+            body: answer.into_body(),
+            part: Bytes::new(),
         })
     }
 }
 
-impl Read for TimedStream {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.wait_for(|stream| stream.read(buffer))
+impl Reply {
+    /// Sets the limit of the wait for each part of the body; `None`: no limit.
+    pub fn set_timeout(&mut self, timeout: Option<Duration>) {
+        self.timeout = timeout;
     }
 }
 
-impl Write for TimedStream {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.wait_for(|stream| stream.write(bytes))
+impl Read for Reply {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        while self.part.is_empty() {
+            let failed = "did not go on with its answer";
+            let frame = wait_for_agent(self.agent, self.timeout, failed, self.body.frame());
+            match self.runtime.block_on(frame)? {
+                Some(Ok(frame)) => self.part = frame.into_data().unwrap_or_default(),
+                Some(Err(error)) => return Err(io_error(&error, "its answer")),
+                None => return Ok(0),
+            }
+        }
+        let count = self.part.as_ref().read(buffer)?;
+        self.part.advance(count);
+        Ok(count)
     }
+}
 
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
+/// Waits until the limit has passed, if there is one, or the agent is stopped. `failed` says what it
+/// has not done.
+async fn wait_for_agent<T>(
+    agent: Option<i32>,
+    timeout: Option<Duration>,
+    failed: &str,
+    awaited: impl Future<Output = T>,
+) -> io::Result<T> {
+    let Some(timeout) = timeout else {
+        return Ok(awaited.await);
+    };
+    let since = Instant::now();
+    let mut awaited = pin!(awaited);
+    let text = loop {
+        if let Ok(done) = tokio::time::timeout(POLL_INTERVAL, &mut awaited).await {
+            return Ok(done);
+        }
+        if let Some(pid) = agent.filter(|pid| is_stopped(*pid)) {
+            break format!(
+                "the agent is stopped (process {pid}); `kill -CONT {pid}` lets it go on"
+            );
+        }
+        if since.elapsed() >= timeout {
+            break format!("the agent {failed} within {} s", timeout.as_secs());
+        }
+    };
+    Err(io::Error::new(ErrorKind::TimedOut, text))
 }
 
 /// Whether a signal or a debugger has stopped a process.
@@ -225,156 +205,82 @@ fn is_stopped(pid: i32) -> bool {
     state.is_some_and(|rest| rest.starts_with(['T', 't']))
 }
 
-impl Reply {
-    /// Sets the limit of the wait for each part of the body; `None`: no limit.
-    ///
-    /// # Errors
-    /// System errors.
-    pub fn set_timeout(&mut self, timeout: Option<Duration>) -> io::Result<()> {
-        let stream = self.stream.get_mut();
-        stream.timeout = timeout;
-        stream
-            .stream
-            .set_read_timeout(timeout.map(|_| POLL_INTERVAL))
-    }
-
-    fn read_head(mut stream: BufReader<TimedStream>) -> io::Result<Self> {
-        let head = read_line(&mut stream)?;
-        let mut words = head.splitn(3, ' ');
-        let version = words.next().unwrap_or_default();
-        let status = words.next().and_then(|status| status.parse().ok());
-        let (true, Some(status)) = (version.starts_with("HTTP/1."), status) else {
-            return Err(not_http());
-        };
-        let reason = words.next().unwrap_or_default().to_owned();
-        let mut left = BodyRest::All;
-        for field in read_fields(&mut stream)? {
-            let (name, value) = field.split_once(':').ok_or_else(not_http)?;
-            let value = value.trim();
-            if name.eq_ignore_ascii_case("transfer-encoding")
-                && value.eq_ignore_ascii_case("chunked")
-            {
-                left = BodyRest::Chunks;
-            } else if name.eq_ignore_ascii_case("content-length") && left == BodyRest::All {
-                left = BodyRest::Bytes(value.parse().map_err(|_| not_http())?);
-            }
+/// An error of HTTP as one of the system; `when` says when the agent ended the connection.
+fn io_error(error: &hyper::Error, when: &str) -> io::Error {
+    use ErrorKind::{InvalidData, InvalidInput, Other, UnexpectedEof};
+    let system = error.source().and_then(|it| it.downcast_ref::<io::Error>());
+    let (kind, text) = match system {
+        _ if error.is_parse() => (InvalidData, "the agent does not speak HTTP".to_owned()),
+        _ if error.is_body_write_aborted() => {
+            (Other, "the document became shorter meanwhile".to_owned())
         }
-        Ok(Self {
-            status,
-            reason,
-            stream,
-            left,
+        Some(it) if matches!(it.kind(), InvalidData | InvalidInput) => {
+            (InvalidData, "the agent does not speak HTTP".to_owned())
+        }
+        Some(it) if !is_broken(it) => (it.kind(), it.to_string()),
+        _ => (UnexpectedEof, format!("the agent broke off {when}")),
+    };
+    io::Error::new(kind, text)
+}
+
+fn is_broken(error: &io::Error) -> bool {
+    use ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+    matches!(error.kind(), BrokenPipe | ConnectionReset | UnexpectedEof)
+}
+
+/// Takes what is written after the agent has closed the connection: the agent may respond before it
+/// has read everything, and hyper loses the response when a write fails.
+struct Unfailing(OwnedWriteHalf);
+
+impl AsyncWrite for Unfailing {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.0).poll_write(context, bytes);
+        written.map(|written| match written {
+            Err(error) if is_broken(&error) => Ok(bytes.len()),
+            written => written,
         })
     }
-}
 
-fn not_http() -> io::Error {
-    io::Error::new(ErrorKind::InvalidData, "the agent does not speak HTTP")
-}
-
-/// A line without its end.
-fn read_line(stream: &mut impl BufRead) -> io::Result<String> {
-    let mut line = Vec::new();
-    stream.take(LONGEST_LINE).read_until(b'\n', &mut line)?;
-    match line.strip_suffix(b"\n") {
-        Some(line) => String::from_utf8(line.trim_ascii_end().to_vec()).map_err(|_| not_http()),
-        None if line.len() as u64 == LONGEST_LINE => Err(not_http()),
-        None => Err(ErrorKind::UnexpectedEof.into()),
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(context)
     }
-}
 
-/// The fields of a head, or those after the last chunk.
-fn read_fields(stream: &mut impl BufRead) -> io::Result<Vec<String>> {
-    let mut fields = Vec::new();
-    loop {
-        let field = read_line(stream)?;
-        if field.is_empty() {
-            return Ok(fields);
-        }
-        if fields.len() == MOST_LINES {
-            return Err(not_http());
-        }
-        fields.push(field);
-    }
-}
-
-/// The head of a chunk (section 7.1). After the last one, of length 0, trailers may follow.
-fn next_chunk(stream: &mut impl BufRead) -> io::Result<BodyRest> {
-    let size = read_line(stream)?;
-    let digits = size.split(';').next().unwrap_or_default().trim();
-    let size = u64::from_str_radix(digits, 16).map_err(|_| not_http())?;
-    if size > 0 {
-        return Ok(BodyRest::Chunk(size));
-    }
-    read_fields(stream)?;
-    Ok(BodyRest::Bytes(0))
-}
-
-impl Read for Reply {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let read = self.read_part(buffer);
-        read.map_err(|error| match is_broken(&error) {
-            true => broken_off("its answer"),
-            false => error,
-        })
-    }
-}
-
-impl Reply {
-    fn read_part(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        // Only when more is wanted: the next chunk of a stream may take long.
-        if self.left == BodyRest::Chunk(0) {
-            if !read_line(&mut self.stream)?.is_empty() {
-                return Err(not_http());
-            }
-            self.left = BodyRest::Chunks;
-        }
-        if self.left == BodyRest::Chunks {
-            self.left = next_chunk(&mut self.stream)?;
-        }
-        let (BodyRest::Bytes(left) | BodyRest::Chunk(left)) = &mut self.left else {
-            return self.stream.read(buffer);
-        };
-        let most = usize::try_from(*left).map_or(buffer.len(), |left| left.min(buffer.len()));
-        // At the end of the body nothing is read: the agent may leave the connection open.
-        if most == 0 {
-            return Ok(0);
-        }
-        let count = self.stream.read(&mut buffer[..most])?;
-        if count == 0 {
-            return Err(ErrorKind::UnexpectedEof.into());
-        }
-        *left -= count as u64;
-        Ok(count)
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_shutdown(context)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io::{BufRead, BufReader, Write};
+    use std::os::unix::net;
     use std::thread;
 
     use super::*;
 
     /// A connection, and the agent's end of it.
-    fn pair() -> io::Result<(Connection, UnixStream)> {
-        let (stream, agent) = UnixStream::pair()?;
-        stream.set_read_timeout(Some(POLL_INTERVAL))?;
-        stream.set_write_timeout(Some(POLL_INTERVAL))?;
-        let connection = Connection(TimedStream {
-            stream,
-            agent: None,
-            timeout: None,
-            since: None,
-        });
-        Ok((connection, agent))
+    fn pair() -> io::Result<(Connection, net::UnixStream)> {
+        let (stream, agent) = net::UnixStream::pair()?;
+        stream.set_nonblocking(true)?;
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        let stream = runtime.block_on(async { UnixStream::from_std(stream) })?;
+        Ok((Connection { runtime, stream }, agent))
     }
 
     /// The client's result for these bytes, after which the connection ends.
     fn answer(bytes: &'static [u8]) -> io::Result<(u16, String)> {
         let (connection, mut agent) = pair()?;
         let served = thread::spawn(move || {
-            let mut asked = BufReader::new(agent.try_clone()?);
-            while !read_line(&mut asked)?.is_empty() {}
+            let asked = BufReader::new(agent.try_clone()?);
+            for line in asked.lines() {
+                if line?.is_empty() {
+                    break;
+                }
+            }
             agent.write_all(bytes)
         });
         let outcome = read(connection);
@@ -415,10 +321,9 @@ mod tests {
             agent.read_exact(&mut [0; 100])?;
             agent.write_all(b"HTTP/1.1 413 X\r\nContent-Length: 5\r\n\r\nlarge")
         });
-        let length = 8 << 20;
-        let body: (&mut dyn Read, u64) = (&mut io::repeat(b' '), length);
+        let body = Box::new(io::repeat(b' '));
         let mut answer = connection
-            .send_request("POST", "/", Some(body), TIMEOUT)
+            .send_request("POST", "/", Some((body, 8 << 20)), TIMEOUT)
             .unwrap();
         let mut body = String::new();
         answer.read_to_string(&mut body).unwrap();
@@ -431,7 +336,7 @@ mod tests {
         let directory = std::env::temp_dir().join(format!("thalweg-http-{}", std::process::id()));
         std::fs::create_dir(&directory).unwrap();
         let path = directory.join("s");
-        let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        let listener = net::UnixListener::bind(&path).unwrap();
         let served = thread::spawn(move || {
             let (mut agent, _) = listener.accept()?;
             let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", LONGEST + 1);
@@ -442,27 +347,6 @@ mod tests {
         std::fs::remove_dir_all(&directory).unwrap();
         assert_eq!(error.kind(), ErrorKind::InvalidData, "{error}");
         assert_eq!(served.join().unwrap().unwrap(), LONGEST + 1);
-    }
-
-    #[test]
-    fn bodies_end_by_length_by_chunks_or_with_the_connection() {
-        for (bytes, status, body) in [
-            (&b"HTTP/1.0 200 OK\r\n\r\n{\"a\":1}"[..], 200, "{\"a\":1}"),
-            (
-                b"HTTP/1.1 404 Not Found\r\ncontent-LENGTH: 2\r\n\r\nnobody",
-                404,
-                "no",
-            ),
-            (b"HTTP/1.1 204\r\nContent-Length:0\r\n\r\n", 204, ""),
-            (
-                b"HTTP/1.1 200 OK\r\nTransfer-Encoding: Chunked\r\n\r\n\
-                  3\r\nabc\r\nA;x=y\r\n0123456789\r\n0\r\nT: 1\r\n\r\nnobody",
-                200,
-                "abc0123456789",
-            ),
-        ] {
-            assert_eq!(answer(bytes).unwrap(), (status, body.to_owned()));
-        }
     }
 
     #[test]
@@ -479,6 +363,44 @@ mod tests {
             assert_eq!(error.kind(), ErrorKind::UnexpectedEof, "{error}");
             assert!(error.to_string().contains("broke off"), "{error}");
         }
+    }
+
+    /// A head is late as a whole, however often another byte of it arrives.
+    #[test]
+    fn a_slow_head_and_a_stalled_body_time_out() {
+        let timeout = Duration::from_secs(1);
+        let (connection, mut agent) = pair().unwrap();
+        let served = thread::spawn(move || {
+            while agent.write_all(b"HTTP/1.1 200 OK\r\nA: b").is_ok() {
+                thread::sleep(timeout / 4);
+            }
+        });
+        let error = connection
+            .send_request("GET", "/", None, timeout)
+            .unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::TimedOut);
+        assert_eq!(error.to_string(), "the agent does not answer within 1 s");
+        served.join().unwrap();
+
+        let (connection, mut agent) = pair().unwrap();
+        agent
+            .write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nn")
+            .unwrap();
+        let mut answer = connection.send_request("GET", "/", None, timeout).unwrap();
+        let error = answer.read_to_end(&mut Vec::new()).unwrap_err();
+        let text = "the agent did not go on with its answer within 1 s";
+        assert_eq!(error.to_string(), text);
+    }
+
+    #[test]
+    fn a_document_that_becomes_shorter_is_an_error() {
+        let (connection, _agent) = pair().unwrap();
+        let body: Box<dyn Read + Send> = Box::new(&b"no"[..]);
+        let error = connection
+            .send_request("POST", "/", Some((body, 3)), TIMEOUT)
+            .unwrap_err();
+        let text = "the document became shorter meanwhile";
+        assert_eq!(error.to_string(), text);
     }
 
     #[test]
