@@ -113,7 +113,6 @@ fn bad_learners_miss_bounds_of_whole_scenarios() {
         ("random", "uplink"),
         ("fixed:bbr", "uplink"),
         ("fixed:bbr", "day"),
-        ("fixed:thalweg_rl", "tail"),
     ] {
         let place = tempfile::tempdir().unwrap();
         let scenario = format!("scenarios/lab/server-{scenario}.toml");
