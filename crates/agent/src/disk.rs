@@ -5,6 +5,7 @@ use std::path::Path;
 
 use nix::sys::statvfs::{Statvfs, statvfs};
 use rusqlite::ErrorCode;
+use thalweg_control::Error;
 
 /// Names the exhausted resource of a path's file system, after a separator; empty if there is none.
 fn shortage(path: &Path) -> String {
@@ -47,9 +48,12 @@ pub fn note_of_sql(path: &Path, error: &rusqlite::Error) -> String {
 /// Adds exhausted resources of the agent's file systems to an error of the start.
 pub fn explained(error: anyhow::Error, paths: &[&Path]) -> anyhow::Error {
     let is_full = |cause: &(dyn std::error::Error + 'static)| {
-        let io = cause.downcast_ref::<std::io::Error>();
-        let errno = cause.downcast_ref::<nix::Error>();
-        io.is_some_and(|error| error.kind() == ErrorKind::StorageFull)
+        let (io, errno) = match cause.downcast_ref().map(Error::root) {
+            Some(Error::Io(io)) => (Some(io), None),
+            Some(Error::Errno(errno)) => (None, Some(errno)),
+            _ => (cause.downcast_ref(), cause.downcast_ref()),
+        };
+        io.is_some_and(|error: &std::io::Error| error.kind() == ErrorKind::StorageFull)
             || errno.is_some_and(|errno| *errno == nix::Error::ENOSPC)
     };
     let is_named = format!("{error:#}").contains("its file system has no free");

@@ -306,7 +306,7 @@ impl EventLoop {
     fn take_outcomes(&mut self, ring: &mut policy::Outcomes) {
         let ended = match ring.take_outcomes(&self.shared.kernel.setup().pin) {
             Ok(ended) => ended,
-            Err(error) => return self.note_rules(OUTCOMES, Err(error)),
+            Err(error) => return self.note_rules(OUTCOMES, Err(error.into())),
         };
         self.note_rules(OUTCOMES, Ok(()));
         let Some(last) = ended.last() else { return };
@@ -495,7 +495,8 @@ impl EventLoop {
     fn refresh_arm_sets(&self) -> Result<()> {
         let pin = &self.shared.kernel.setup().pin;
         let arms = self.shared.kernel.arms()?;
-        policy::refresh_arm_sets(pin, &self.policies, |name| arms.index(name))
+        let number = |name: &str| arms.index(name);
+        Ok(policy::refresh_arm_sets(pin, &self.policies, number)?)
     }
 
     /// Logs a policy's failed settings, each kind once, and notes interference of other programs.

@@ -186,14 +186,15 @@ impl Shared {
     /// # Errors
     /// Pins that cannot be read.
     pub fn look_at_policy(&self, history: &History) -> Result<Option<policy::Report>> {
-        policy::Report::read_and_scan(&self.kernel.setup().pin, history)
+        let pin = &self.kernel.setup().pin;
+        Ok(policy::Report::read_and_scan(pin, history)?)
     }
 
     /// Problems of the kinds [`LOOKED`], except interference with the policy's callbacks.
     fn look(&self, look: Look, history: &History) -> Problems {
         let mut problems = look.problems;
         let state = &self.config.paths.state;
-        let in_words = |found: Result<Vec<String>>| match found {
+        let in_words = |found: thalweg_control::Result<Vec<String>>| match found {
             Ok(texts) => texts.join("; "),
             Err(error) => format!("{error:#}"),
         };

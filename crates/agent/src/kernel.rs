@@ -423,7 +423,7 @@ fn load(
         object::with_libbpf_log(|| {
             load_variant(setup, params, reused).map_err(|error| {
                 let said = object::last_words(&object::take_libbpf_log());
-                match memory::is_passing(&error) || said.is_empty() {
+                match memory::is_passing(error.as_ref()) || said.is_empty() {
                     true => error,
                     false => anyhow!("{error:#}: {said}"),
                 }
@@ -436,7 +436,7 @@ fn load(
     let why = match load(setup) {
         Ok(object) => return Ok((object, None)),
         // The variant is not at fault. Falling back would be permanent.
-        Err(error) if memory::is_passing(&error) => return Err(error),
+        Err(error) if memory::is_passing(error.as_ref()) => return Err(error),
         Err(error) => format!("{error:#}"),
     };
     setup.kernel_btf = false;

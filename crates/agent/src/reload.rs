@@ -56,7 +56,7 @@ pub enum Refused {
     Ending,
     /// The cgroup of the configuration cannot be used.
     #[error("`cgroup` of the configuration: {0:#}")]
-    Cgroup(anyhow::Error),
+    Cgroup(thalweg_control::Error),
     /// The port or the token of the configuration cannot be used.
     #[error("{0:#}")]
     Http(anyhow::Error),

@@ -519,10 +519,11 @@ fn restore_policy(shared: &Shared) {
         }
         Err(error) => shared.problem("policy", Some(format!("not in force: {error:#}"))),
     }
-    let arms = shared.kernel.arms();
-    if let Err(error) = arms
-        .and_then(|arms| policy::refresh_arm_sets(&place.pin, &history, |name| arms.index(name)))
-    {
+    let refreshed = shared.kernel.arms().and_then(|arms| {
+        let number = |name: &str| arms.index(name);
+        Ok(policy::refresh_arm_sets(&place.pin, &history, number)?)
+    });
+    if let Err(error) = refreshed {
         tracing::warn!("the policy's sets of arms are not known to it: {error:#}");
     }
 }

@@ -1,6 +1,6 @@
 //! Repairs that are tried one by one: what was done, and what was refused.
 
-use anyhow::{Error, Result};
+use std::fmt::Display;
 
 /// The outcome of repairs; one that is refused keeps no other away.
 #[derive(Debug, Default)]
@@ -21,7 +21,7 @@ impl Attempts {
     }
 
     /// Notes the outcome of one: what was done, if there was something to do.
-    pub fn record_outcome(&mut self, outcome: Result<Option<String>>) {
+    pub fn record_outcome<E: Display>(&mut self, outcome: Result<Option<String>, E>) {
         match outcome {
             Ok(done) => self.done.extend(done),
             Err(error) => self.record_refusal(&error),
@@ -29,13 +29,13 @@ impl Attempts {
     }
 
     /// Notes a refusal.
-    pub fn record_refusal(&mut self, error: &Error) {
+    pub fn record_refusal(&mut self, error: &impl Display) {
         self.refused.push(format!("{error:#}"));
     }
 }
 
-impl From<Result<Self>> for Attempts {
-    fn from(outcome: Result<Self>) -> Self {
+impl<E: Display> From<Result<Self, E>> for Attempts {
+    fn from(outcome: Result<Self, E>) -> Self {
         outcome.unwrap_or_else(|error| {
             let mut refused = Self::default();
             refused.record_refusal(&error);

@@ -6,8 +6,9 @@
 use std::io;
 use std::os::fd::AsRawFd;
 
-use anyhow::{Context, Result, bail};
 use libbpf_rs::{MapCore, libbpf_sys};
+
+use crate::error::{Error, Result};
 
 /// Entries per call: a walk over host records stays below a few hundred KiB.
 const BATCH: u32 = 256;
@@ -18,19 +19,19 @@ const BATCH: u32 = 256;
 /// (`__htab_map_lookup_and_delete_batch` in kernel/bpf/hashtab.c). So an entry that exists all the
 /// time is visited once. One that is created or removed meanwhile is visited at most once. One that
 /// is removed and created again may be visited twice.
-pub fn visit_entries<M: MapCore>(
+pub fn visit_entries<M: MapCore, E: From<Error>>(
     map: &M,
-    visit: impl FnMut(&[u8], &[u8]) -> Result<()>,
-) -> Result<()> {
+    visit: impl FnMut(&[u8], &[u8]) -> Result<(), E>,
+) -> Result<(), E> {
     visit_entries_in_batches(BATCH, map, visit)
 }
 
 /// As [`visit_entries`], with buffers for this many entries at first.
-fn visit_entries_in_batches<M: MapCore>(
+fn visit_entries_in_batches<M: MapCore, E: From<Error>>(
     room: u32,
     map: &M,
-    mut visit: impl FnMut(&[u8], &[u8]) -> Result<()>,
-) -> Result<()> {
+    mut visit: impl FnMut(&[u8], &[u8]) -> Result<(), E>,
+) -> Result<(), E> {
     let mut part = Part::new(room, map);
     let mut from = None;
     loop {
@@ -44,12 +45,12 @@ fn visit_entries_in_batches<M: MapCore>(
 
 /// As [`visit_entries`], but for one part only, of `room` entries if they suffice: from a cursor (`None`:
 /// the beginning) to the one returned (`None`: the end).
-pub fn visit_page<M: MapCore>(
+pub fn visit_page<M: MapCore, E: From<Error>>(
     room: u32,
     map: &M,
     from: Option<&Cursor>,
-    visit: impl FnMut(&[u8], &[u8]) -> Result<()>,
-) -> Result<Option<Cursor>> {
+    visit: impl FnMut(&[u8], &[u8]) -> Result<(), E>,
+) -> Result<Option<Cursor>, E> {
     Part::new(room, map).read_part(map, from, visit)
 }
 
@@ -96,12 +97,12 @@ impl Part {
         self.values.resize(room * map.value_size() as usize, 0);
     }
 
-    fn read_part<M: MapCore>(
+    fn read_part<M: MapCore, E: From<Error>>(
         &mut self,
         map: &M,
         from: Option<&Cursor>,
-        mut visit: impl FnMut(&[u8], &[u8]) -> Result<()>,
-    ) -> Result<Option<Cursor>> {
+        mut visit: impl FnMut(&[u8], &[u8]) -> Result<(), E>,
+    ) -> Result<Option<Cursor>, E> {
         let (key_size, value_size) = (map.key_size() as usize, map.value_size() as usize);
         let mut next = vec![0u8; key_size.max(8)];
         loop {
@@ -132,15 +133,18 @@ impl Part {
                     continue;
                 }
                 errno => {
-                    return Err(io::Error::from_raw_os_error(errno))
-                        .with_context(|| format!("reading map {}", map.name().display()));
+                    let what = format!("reading map {}", map.name().display());
+                    return Err(Error::from(io::Error::from_raw_os_error(errno))
+                        .context(what)
+                        .into());
                 }
             };
             if count > self.room {
-                bail!(
+                let what = format!(
                     "the kernel returned {count} entries where {} were asked for",
                     self.room
                 );
+                return Err(Error::Damaged(what).into());
             }
             let pairs = self
                 .keys
@@ -160,8 +164,8 @@ pub fn collect_keys<M: MapCore>(map: &M) -> Result<Vec<Vec<u8>>> {
     visit_entries(map, |key, _| {
         keys.push(key.to_vec());
         Ok(())
-    })?;
-    Ok(keys)
+    })
+    .map(|()| keys)
 }
 
 #[cfg(test)]
@@ -202,7 +206,7 @@ mod tests {
     /// Walks, and checks that every key is visited once, with its own value.
     fn walked(room: u32, map: &MapHandle) -> BTreeSet<Vec<u8>> {
         let mut found = BTreeSet::new();
-        visit_entries_in_batches(room, map, |key, value| {
+        visit_entries_in_batches(room, map, |key, value| -> Result<()> {
             assert_eq!(key, value);
             assert!(found.insert(key.to_vec()), "{key:?} came twice");
             Ok(())
@@ -265,7 +269,8 @@ mod tests {
         let Some(map) = map(MapType::Queue, 0, 0, 10) else {
             return;
         };
-        let text = format!("{:#}", visit_entries(&map, |_, _| Ok(())).unwrap_err());
+        let refused = visit_entries(&map, |_, _| Result::<()>::Ok(())).unwrap_err();
+        let text = format!("{refused:#}");
         assert!(text.starts_with("reading map walked: "), "{text}");
     }
 }

@@ -27,15 +27,16 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow, bail};
 use libbpf_rs::query::{LinkInfo, LinkTypeInfo};
 use libbpf_rs::{Link, MapCore, MapHandle, MapMut, MapType, Object};
 use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
+use crate::error::{Context, Error, Result, bail};
 use crate::pins::{self, Locked, RecoverablePins, directory_entries, remove_file};
 use crate::{leftovers, links, privileges, system};
 
+pub use crate::error::Unavailable;
 pub use flows::{Usage, count_usage};
 pub use list::{
     Control, State, find_problems, list_controls, loaded_controls, needing_ecn, put_back,
@@ -43,7 +44,7 @@ pub use list::{
 };
 pub use program::{Fill, Program};
 pub use rate::{LoadedModel, ModelReference, is_model, with_model};
-pub use support::{Support, Unavailable, check_kernel_support};
+pub use support::{Support, check_kernel_support};
 pub use trace::{Decision, stream_decisions};
 
 /// The directory, below the agent's.
@@ -81,6 +82,7 @@ pub fn named_or_file(word: &Path) -> Result<Program<'static>> {
     }
     if word == Path::new(rate::NAME) {
         bail!(
+            Invalid,
             "{} runs a model: give the model's file (NAME.safetensors); --name gives it another \
              name",
             rate::NAME
@@ -89,6 +91,7 @@ pub fn named_or_file(word: &Path) -> Result<Program<'static>> {
     if !word.exists() && word.components().count() == 1 && word.extension().is_none() {
         let names: Vec<&str> = BUILT_IN.iter().map(|(name, ..)| *name).collect();
         bail!(
+            NotFound,
             "there is neither a file {} nor does Thalweg bring a congestion control of that name \
              (it brings {})",
             word.display(),
@@ -145,6 +148,7 @@ pub fn unload(pin: &Path, name: &str) -> Result<()> {
     check_defaults(name, used)?;
     if used.has_sockets() {
         bail!(
+            Busy,
             "{} {}; `thalweg cc unload {name} --drain` gives it to no more connections and waits \
              for the end of these",
             describe_sockets(used),
@@ -225,6 +229,7 @@ fn check_defaults(name: &str, used: Usage) -> Result<()> {
         return Ok(());
     }
     bail!(
+        Busy,
         "{name} is the default of {} network namespace{}; give each another first, with: sysctl \
          net.ipv4.tcp_congestion_control=cubic",
         used.default_in,
@@ -233,24 +238,25 @@ fn check_defaults(name: &str, used: Usage) -> Result<()> {
 }
 
 /// Why a draining name can neither be loaded nor swapped, and the remedy.
-fn draining_error(name: &str, used: Usage) -> anyhow::Error {
+fn draining_error(name: &str, used: Usage) -> Error {
     if !used.has_sockets() {
-        return anyhow!(
+        return Error::NotFound(format!(
             "{name} was unloaded, so there is nothing to replace; `thalweg cc load` loads it anew"
-        );
+        ));
     }
-    anyhow!(
+    Error::Busy(format!(
         "{name} is draining: {} had it before it was unloaded, and the name is taken until they \
          end; wait for that with `thalweg cc unload {name} --drain` and load it then, or load it \
          now under another name with `thalweg cc load --name`",
         describe_sockets(used)
-    )
+    ))
 }
 
 fn check_name(name: &str) -> Result<()> {
     let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
     if name.is_empty() || name.len() > NAME_MAX || !name.bytes().all(plain) {
         bail!(
+            Invalid,
             "{name:?} cannot be the name of a congestion control: expected 1 to {NAME_MAX} \
              of a-z, 0-9 and _; choose one with --name"
         );
@@ -292,12 +298,14 @@ impl ControlPins {
     fn open_control(pin: &Path, name: &str) -> Result<Self> {
         let missing = || {
             if system::available_ccs().is_ok_and(|names| names.iter().any(|have| have == name)) {
-                return anyhow!(
+                return Error::NotFound(format!(
                     "{name} is the system's own congestion control, or of somebody else; Thalweg \
                      has not loaded it"
-                );
+                ));
             }
-            anyhow!("no congestion control {name:?} is loaded; `thalweg cc list` shows what is")
+            Error::NotFound(format!(
+                "no congestion control {name:?} is loaded; `thalweg cc list` shows what is"
+            ))
         };
         if check_name(name).is_err() {
             return Err(missing());
@@ -322,12 +330,14 @@ impl ControlPins {
         }
         if own.exists() {
             bail!(
+                Busy,
                 "the name {name} is taken: it is loaded already; `thalweg cc swap {name} …` \
                  replaces it, --name loads this one beside it"
             );
         }
         if system::available_ccs()?.iter().any(|have| have == name) {
             bail!(
+                Busy,
                 "the name {name} is taken: the system has such a congestion control; --name loads \
                  this one beside it"
             );
@@ -399,6 +409,7 @@ impl ControlPins {
         while system::available_ccs()?.iter().any(|have| have == name) {
             if Instant::now() > deadline {
                 bail!(
+                    Busy,
                     "{name} is still registered: another process holds its link, or has \
                      registered one of the same name"
                 );
@@ -426,7 +437,7 @@ fn registers_map(link: &LinkInfo, map: u32) -> bool {
 }
 
 /// Adds to a fault of pins whether TCP still has the name.
-fn with_outcome(error: anyhow::Error, name: &str) -> anyhow::Error {
+fn with_outcome(error: Error, name: &str) -> Error {
     // Kernels before 6.11 detach no link of callbacks.
     let is_gone = system::available_ccs().is_ok_and(|names| names.iter().all(|have| have != name));
     error.context(match is_gone {
@@ -498,7 +509,10 @@ fn fill_struct_ops(ops: &mut MapMut<'_>, name: &str) -> Result<()> {
     setrlimit(Resource::RLIMIT_NOFILE, soft, hard)?;
     // Other failures show when the link is updated.
     if attached.is_ok() {
-        bail!("{name} vanished from the kernel while it was being replaced");
+        bail!(
+            Damaged,
+            "{name} vanished from the kernel while it was being replaced"
+        );
     }
     Ok(())
 }

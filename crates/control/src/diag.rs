@@ -2,11 +2,12 @@
 
 use std::os::fd::{AsRawFd, OwnedFd};
 
-use anyhow::{Context, Result, bail};
 use nix::sys::socket::{
     AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, connect, recv, send,
     socket,
 };
+
+use crate::error::{Context, Result, bail};
 
 /// `SOCK_DIAG_BY_FAMILY` (linux/sock_diag.h).
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
@@ -31,7 +32,7 @@ pub struct Socket<'a> {
 /// Visits all TCP sockets, IPv4 and IPv6.
 ///
 /// # Errors
-/// [`anyhow::Error`] if the kernel does not tell.
+/// [`crate::Error`] if the kernel does not tell.
 pub fn for_each_socket(each: &mut dyn FnMut(&Socket<'_>)) -> Result<()> {
     let diag = open_netlink().context(
         "the kernel does not tell which sockets there are (CONFIG_INET_DIAG, CONFIG_INET_TCP_DIAG)",
@@ -84,7 +85,7 @@ fn read_messages(mut rest: &[u8], each: &mut dyn FnMut(&Socket<'_>)) -> Result<b
         let length = read_u32(rest, 0) as usize;
         let kind = u16::from_ne_bytes([rest[4], rest[5]]);
         if length < HEADER || length > rest.len() {
-            bail!("the kernel's list of sockets is cut short");
+            bail!(Damaged, "the kernel's list of sockets is cut short");
         }
         let body = &rest[HEADER..length];
         match i32::from(kind) {

@@ -7,8 +7,7 @@
 
 use std::path::Path;
 
-use anyhow::Result;
-
+use crate::error::Result;
 use crate::pins::{self, remove_file, remove_if_empty};
 
 /// The directory, below the agent's.

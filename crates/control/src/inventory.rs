@@ -6,13 +6,13 @@ use std::fs;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
 use libbpf_rs::libbpf_sys::{bpf_obj_get_info_by_fd, bpf_prog_info};
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Program, ProgramType};
 use serde::{Deserialize, Serialize};
 use thalweg_bpf_objects::names::{dctcp, learn};
 
 use crate::cc::Control;
+use crate::error::{Context, Result};
 use crate::policy::Report;
 use crate::policy::history::History;
 use crate::{cc, links, pins, privileges};

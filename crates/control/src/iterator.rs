@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{ErrorKind, Read};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-use anyhow::{Context, Result};
+use crate::error::{Context, Result};
 
 /// A visit to the sockets of one network namespace. Until it is dropped it keeps the namespace.
 pub struct SocketVisit(File);

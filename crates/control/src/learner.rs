@@ -4,12 +4,12 @@ use std::fs::{self, File};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
-use anyhow::{Context, Result};
 use libbpf_rs::libbpf_sys::{BPF_CGROUP_SETSOCKOPT, BPF_CGROUP_SOCK_OPS, bpf_attach_type};
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle};
 use thalweg_bpf_objects::names::learn::{maps, programs};
 use thalweg_bpf_types::{arm_name, earlier};
 
+use crate::error::{Context, Result};
 use crate::pins::remove_file;
 use crate::{links, privileges};
 

@@ -9,7 +9,6 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
 use libbpf_rs::libbpf_sys;
 use libbpf_rs::query::{LinkInfo, LinkInfoIter, LinkTypeInfo, ProgInfoIter, ProgramInfo};
 use libbpf_rs::{Link, MapHandle, Program};
@@ -17,6 +16,7 @@ use thalweg_bpf_objects::names::policy::programs::POLICY_SOCKOPS;
 use thalweg_bpf_objects::names::policy_mark::programs::POLICY_MARK;
 use thalweg_bpf_objects::names::{learn, learn_clamp, learn_open};
 
+use crate::error::{Context, Result};
 use crate::learner::LINKS;
 use crate::pins::Locked;
 use crate::{cc, links, pins, policy, privileges, sockops, system};

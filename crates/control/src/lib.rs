@@ -14,6 +14,7 @@ pub mod batch;
 pub mod cc;
 pub mod containers;
 pub mod diag;
+mod error;
 pub mod former_limits;
 pub mod inventory;
 pub mod iterator;
@@ -30,3 +31,5 @@ mod privileged;
 pub mod privileges;
 pub mod sockops;
 pub mod system;
+
+pub use error::{Error, Result};

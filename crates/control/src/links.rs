@@ -7,11 +7,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, anyhow, bail};
 use libbpf_rs::libbpf_sys::{self, bpf_attach_type};
 use libbpf_rs::query::{LinkInfo, LinkInfoIter, LinkTypeInfo};
 use libbpf_rs::{Link, ProgramMut};
 
+use crate::error::{Context, Error, Result, bail};
 use crate::pins::remove_file;
 use crate::{privileges, system};
 
@@ -113,6 +113,7 @@ impl Attachment<'_> {
         match self.pin_state(id) {
             PinState::Right => return Ok(()),
             PinState::Foreign => bail!(
+                Damaged,
                 "{} is no link of a program to a cgroup, and is left as it is: remove it",
                 self.pin.display()
             ),
@@ -123,7 +124,11 @@ impl Attachment<'_> {
             Some(link) => link,
             // The program would run twice.
             None if programs_of(cgroup, self.hook, 0)?.contains(&self.id) => {
-                bail!("the link of {} cannot be opened (CAP_SYS_ADMIN)", self.name)
+                bail!(
+                    Refused,
+                    "the link of {} cannot be opened (CAP_SYS_ADMIN)",
+                    self.name
+                )
             }
             None => {
                 // Without a pin it would run for a moment at each try.
@@ -361,17 +366,17 @@ pub fn attach_program(program: &mut ProgramMut<'_>, cgroup: &File) -> Result<Lin
     let name = program.name().to_string_lossy().into_owned();
     program.attach_cgroup(cgroup.as_raw_fd()).map_err(|error| {
         let kind = program.attach_type() as u32;
-        refusal_error(anyhow::Error::new(error), &name, cgroup, kind)
+        refusal_error(error.into(), &name, cgroup, kind)
     })
 }
 
 /// Why the kernel does not attach a program to a cgroup.
-fn refusal_error(error: anyhow::Error, name: &str, cgroup: &File, kind: u32) -> anyhow::Error {
+fn refusal_error(error: Error, name: &str, cgroup: &File, kind: u32) -> Error {
     let path = fs::read_link(format!("/proc/self/fd/{}", cgroup.as_raw_fd()));
     let path = path.unwrap_or_default();
     let what = format!("attaching {name} to {}", path.display());
     match find_exclusive(&path, kind) {
-        Some(exclusive) => anyhow!("{what}: {exclusive}; {}", exclusive.hint()),
+        Some(exclusive) => Error::Busy(format!("{what}: {exclusive}; {}", exclusive.hint())),
         None => error.context(what),
     }
 }
@@ -443,7 +448,7 @@ pub fn find_exclusive(cgroup: &Path, kind: u32) -> Option<ExclusiveProgram> {
 /// # Errors
 /// The kernel's.
 pub fn pin_object(object: BorrowedFd<'_>, path: &Path) -> Result<()> {
-    let name = std::ffi::CString::new(path.as_os_str().as_bytes())?;
+    let name = std::ffi::CString::new(path.as_os_str().as_bytes()).map_err(Error::other)?;
     // SAFETY: the descriptor is open and the name is NUL-terminated for the whole call.
     let failed = unsafe { libbpf_sys::bpf_obj_pin(object.as_raw_fd(), name.as_ptr()) };
     if failed != 0 {

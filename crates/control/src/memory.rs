@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 use libbpf_rs::{MapType, OpenObject, libbpf_sys};
 use nix::sys::statfs::statfs;
 
+use crate::error::{Error, Result, bail};
+
 /// Share of what is available that stays free: an eighth.
 const FREE_PART: u64 = 8;
 /// Bytes of an entry of a hash map beside key and value (kernel/bpf/hashtab.c, `struct htab_elem`),
@@ -17,24 +19,6 @@ const ELEMENT_BYTES: u64 = 56;
 const BUCKET_BYTES: u64 = 16;
 /// Bytes of a node of a trie beside its value (kernel/bpf/lpm_trie.c), as the allocator rounds it.
 const NODE_BYTES: u64 = 64;
-
-/// Maps that need more memory than there is.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "its maps need {} of kernel memory, {} of that map {}, and {} is available ({}), of which an \
-     eighth stays free",
-    mebibytes(*.needed), mebibytes(*.largest), .map, mebibytes(.available.bytes), .available.of
-)]
-pub struct Shortage {
-    /// Bytes that all maps need.
-    pub needed: u64,
-    /// The largest map.
-    pub map: String,
-    /// Bytes of the largest map.
-    pub largest: u64,
-    /// Memory that is available.
-    pub available: Available,
-}
 
 /// Memory that can be had.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,8 +37,8 @@ pub fn mebibytes(bytes: u64) -> String {
 /// Checks that the maps of an object can be had, but for those that `reused` names.
 ///
 /// # Errors
-/// The maps need too much.
-pub fn check_available(object: &OpenObject, reused: impl Fn(&str) -> bool) -> Result<(), Shortage> {
+/// [`Error::Shortage`]: the maps need too much.
+pub fn check_available(object: &OpenObject, reused: impl Fn(&str) -> bool) -> Result<()> {
     let maps = object.maps().filter(|map| map.autocreate());
     let maps = maps.map(|map| {
         let name = map.name().to_string_lossy().into_owned();
@@ -74,19 +58,22 @@ pub fn check_available(object: &OpenObject, reused: impl Fn(&str) -> bool) -> Re
     check_fit(maps.collect(), available_memory())
 }
 
-fn check_fit(maps: Vec<(String, u64)>, available: Option<Available>) -> Result<(), Shortage> {
+fn check_fit(maps: Vec<(String, u64)>, available: Option<Available>) -> Result<()> {
     let needed = maps.iter().map(|(_, bytes)| bytes).sum();
     let largest = maps.into_iter().max_by_key(|(_, bytes)| *bytes);
     match (available, largest) {
         (Some(available), Some((map, largest)))
             if needed > available.bytes - available.bytes / FREE_PART =>
         {
-            Err(Shortage {
-                needed,
-                map,
-                largest,
-                available,
-            })
+            bail!(
+                Shortage,
+                "its maps need {} of kernel memory, {} of that map {map}, and {} is available ({}), \
+                 of which an eighth stays free",
+                mebibytes(needed),
+                mebibytes(largest),
+                mebibytes(available.bytes),
+                available.of
+            )
         }
         _ => Ok(()),
     }
@@ -214,9 +201,8 @@ fn inactive_file(statistics: &str) -> u64 {
 
 /// Whether the kernel refused something only because the machine has too little of something now:
 /// memory, descriptors, time. It says nothing about what was to be loaded.
-pub fn is_passing(error: &anyhow::Error) -> bool {
+pub fn is_passing(error: &(dyn std::error::Error + 'static)) -> bool {
     // libbpf-rs does not give the number away otherwise.
-    let text = format!("{error:#}");
     let passing = [
         libc::EINTR,
         libc::EAGAIN,
@@ -224,8 +210,15 @@ pub fn is_passing(error: &anyhow::Error) -> bool {
         libc::ENFILE,
         libc::EMFILE,
     ];
-    let says = |number: &i32| text.contains(&format!("(os error {number})"));
-    error.downcast_ref::<Shortage>().is_some() || passing.iter().any(says)
+    std::iter::successors(Some(error), |error| error.source()).any(|error| {
+        let is_shortage = matches!(
+            error.downcast_ref().map(Error::root),
+            Some(Error::Shortage(_))
+        );
+        let text = error.to_string();
+        let says = |number: &i32| text.contains(&format!("(os error {number})"));
+        is_shortage || passing.iter().any(says)
+    })
 }
 
 #[cfg(test)]
@@ -249,15 +242,15 @@ mod tests {
                 ("hosts".to_owned(), mib << 20),
             ]
         };
-        assert_eq!(check_fit(maps(55), available_of(64)), Ok(()));
+        check_fit(maps(55), available_of(64)).unwrap();
         let refused = check_fit(maps(56), available_of(64)).unwrap_err();
         assert_eq!(
             refused.to_string(),
             "its maps need 57 MiB of kernel memory, 56 MiB of that map hosts, and 64 MiB is \
              available (the test), of which an eighth stays free"
         );
-        assert!(is_passing(&anyhow::Error::new(refused).context("more")));
-        assert_eq!(check_fit(maps(1 << 20), None), Ok(()));
+        assert!(is_passing(&refused.context("more")));
+        check_fit(maps(1 << 20), None).unwrap();
     }
 
     #[test]
@@ -326,12 +319,14 @@ mod tests {
             libc::ESRCH,
         ] {
             let error = libbpf_rs::Error::from_raw_os_error(number);
-            assert!(!is_passing(&error.into()), "{number}");
+            assert!(!is_passing(&error), "{number}");
         }
         for number in [libc::ENOMEM, libc::EMFILE, libc::EAGAIN] {
             let error = libbpf_rs::Error::from_raw_os_error(number);
-            let error = anyhow::Error::new(error).context("loading");
-            assert!(is_passing(&error), "{number}");
+            assert!(
+                is_passing(&Error::from(error).context("loading")),
+                "{number}"
+            );
         }
     }
 }

@@ -4,7 +4,6 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::path::Path;
 use std::sync::Mutex;
 
-use anyhow::{Context, Result, bail};
 use libbpf_rs::btf::types::{MemberAttr, Struct};
 use libbpf_rs::btf::{Btf, BtfType, HasSize, TypeId};
 use libbpf_rs::{
@@ -12,6 +11,8 @@ use libbpf_rs::{
 };
 use thalweg_units::file::{MAX_FILE_BYTES, read_bytes};
 use thalweg_units::printable;
+
+use crate::error::{Context, Result, bail};
 
 /// Lines of the verifier's log in an error. The last ones have the reason.
 const LOG_LINES: usize = 6;
@@ -57,7 +58,7 @@ pub fn check_file(file: &Path) -> Result<()> {
     let header = read_bytes(file, MAX_FILE_BYTES)?;
     let expected = "expected an object that clang compiled with -target bpf";
     if header.len() < 20 || !header.starts_with(b"\x7fELF") {
-        bail!("{shown} is not an ELF file; {expected}");
+        bail!(Invalid, "{shown} is not an ELF file; {expected}");
     }
     let is_little = header[5] == 1;
     let bytes = [header[18], header[19]];
@@ -67,7 +68,10 @@ pub fn check_file(file: &Path) -> Result<()> {
         u16::from_be_bytes(bytes)
     };
     if machine != EM_BPF {
-        bail!("{shown} is an ELF file for another machine (number {machine}); {expected}");
+        bail!(
+            Invalid,
+            "{shown} is an ELF file for another machine (number {machine}); {expected}"
+        );
     }
     Ok(())
 }

@@ -6,9 +6,9 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use anyhow::{Context, Result, ensure};
 use nix::fcntl::{Flock, FlockArg};
 
+use crate::error::{Context, Result, bail};
 use crate::system;
 
 /// A directory of directories, locked against other writers.
@@ -44,10 +44,12 @@ impl Locked {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
             file => file.with_context(|| format!("opening {shown}"))?,
         };
-        ensure!(
-            system::has_pins(directory),
-            "{shown} is not on a BPF file system: what is there is left alone"
-        );
+        if !system::has_pins(directory) {
+            bail!(
+                Damaged,
+                "{shown} is not on a BPF file system: what is there is left alone"
+            );
+        }
         let inode = file.metadata()?.ino();
         let lock = Flock::lock(file, FlockArg::LockExclusive)
             .map_err(|(_, errno)| errno)

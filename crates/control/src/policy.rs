@@ -22,7 +22,6 @@ use std::fs::File;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, Object, Program};
 use thalweg_bpf_objects::names::policy::{maps, programs};
 use thalweg_bpf_types::{bytes_of, raw};
@@ -38,6 +37,7 @@ use existing::ExistingIterator;
 use history::History;
 use marks::Marks;
 
+use crate::error::{Context, Result};
 use crate::pins::{Locked, remove_file};
 use crate::{learner, links, memory, object, privileges, system};
 pub use pins::DIRECTORY;
@@ -374,7 +374,10 @@ fn names_cgroups(head: &raw::thalweg_policy_head) -> bool {
 pub fn refresh_cgroups(place: &PolicyPaths, history: &History) -> Result<Vec<PathBuf>> {
     history.recover(place)?;
     let pins = Pins::at(&place.pin);
-    let head = || anyhow::Ok(pins.running_policy()?.and_then(|running| running.head));
+    let head = || {
+        pins.running_policy()
+            .map(|it| it.and_then(|running| running.head))
+    };
     if !head()?.as_ref().is_some_and(names_cgroups) {
         return Ok(Vec::new());
     }
@@ -445,7 +448,7 @@ fn outdated<'a>(own: &Path, compiled: &'a Compiled) -> Result<Vec<Named<'a>>> {
     for used in &compiled.netns {
         let cookie = match cookie_of(&used.namespace) {
             Ok(cookie) => cookie,
-            Err(error) if is_absent(&error) => continue,
+            Err(error) if error.is_absent() => continue,
             // Whoever applied the policy may have been allowed to look.
             Err(error) => {
                 let rule = used.rules.first().copied().unwrap_or_default();
@@ -492,11 +495,6 @@ fn void_in_words(cookies: &BTreeSet<u64>) -> Option<String> {
          its present cookie, and apply the policy again",
         cookies.join(", ")
     ))
-}
-
-fn is_absent(error: &anyhow::Error) -> bool {
-    let system = error.downcast_ref::<std::io::Error>();
-    system.is_some_and(|error| error.kind() == std::io::ErrorKind::NotFound)
 }
 
 /// Masks by number of the set, from 1. `number` gives an arm's number; arms that the learner lacks

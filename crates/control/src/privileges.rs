@@ -3,8 +3,9 @@
 //! The agent keeps three capabilities effective, and two more permitted, which are raised around
 //! the few steps that need them. `docs/reference/security.md` has the table.
 
-use anyhow::{Context, Result};
 use rustix::thread::{self, CapabilitySet, CapabilitySets};
+
+use crate::error::{Context, Error, Result};
 
 /// Effective as long as the agent runs. They are for maps, links and programs; for congestion
 /// controls reserved for administrators; and for programs that read the kernel's structures.
@@ -13,11 +14,6 @@ const IN_FORCE: CapabilitySet = CapabilitySet::BPF
     .union(CapabilitySet::PERFMON);
 /// Permitted only: for network namespaces of others, and for kernel objects by id.
 const AT_HAND: CapabilitySet = CapabilitySet::SYS_ADMIN.union(CapabilitySet::SYS_PTRACE);
-
-/// A capability is missing without which this process may not load programs.
-#[derive(Debug, thiserror::Error)]
-#[error("missing privilege: {0}; run as root, or grant the capabilities")]
-pub struct MissingPrivilege(String);
 
 /// Names of the capabilities for loading and attaching programs that are not effective.
 /// CAP_SYS_ADMIN substitutes for CAP_BPF and CAP_PERFMON, as in the kernel.
@@ -75,7 +71,7 @@ pub fn check_privileges() -> Result<()> {
     if missing.is_empty() {
         return Ok(());
     }
-    Err(MissingPrivilege(missing.join(", ")).into())
+    Err(Error::MissingPrivilege(missing.join(", ")))
 }
 
 /// Drops for good the privileges that the agent does not use once it has its directories and

@@ -12,7 +12,6 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, anyhow, bail, ensure};
 use libbpf_rs::libbpf_sys::BPF_CGROUP_SOCK_OPS;
 use libbpf_rs::query::{LinkInfo, LinkTypeInfo};
 use libbpf_rs::{
@@ -21,6 +20,7 @@ use libbpf_rs::{
 use serde::Serialize;
 
 use crate::attempts::Attempts;
+use crate::error::{Context, Error, Result, bail};
 use crate::links::{self, Attachment, LinkProblem, cgroup_path};
 use crate::object::{self, last_line, last_words, take_libbpf_log};
 use crate::pins::{self, Locked, RecoverablePins, directory_entries};
@@ -81,7 +81,7 @@ pub fn load(pin: &Path, file: &Path, cgroup: &Path, name: Option<&str>) -> Resul
 /// All loaded objects, by name.
 ///
 /// # Errors
-/// [`anyhow::Error`] if they cannot be read.
+/// [`Error`] if they cannot be read.
 pub fn list(pin: &Path) -> Result<Vec<Loaded>> {
     privileges::check_privileges()?;
     let Some(all) = ObjectPins::open(pin)? else {
@@ -95,7 +95,7 @@ pub fn list(pin: &Path) -> Result<Vec<Loaded>> {
 /// Objects that are not as they were loaded, a sentence each.
 ///
 /// # Errors
-/// [`anyhow::Error`] if pins cannot be read, or the kernel does not tell.
+/// [`Error`] if pins cannot be read, or the kernel does not tell.
 pub fn find_problems(pin: &Path) -> Result<Vec<String>> {
     let directory = pin.join(DIRECTORY);
     // Another process may be unloading one at this moment.
@@ -236,7 +236,7 @@ impl PinnedProgram {
 /// Attaches programs to their cgroup that were detached, as by its end.
 ///
 /// # Errors
-/// [`anyhow::Error`] if pins cannot be listed. What cannot be put back is among the attempts.
+/// [`Error`] if pins cannot be listed. What cannot be put back is among the attempts.
 pub fn put_back(pin: &Path) -> Result<Attempts> {
     let mut attempts = Attempts::default();
     if find_problems(pin)?.is_empty() {
@@ -288,7 +288,7 @@ fn attach_again(pinned: &PinnedProgram, cgroup: &File) -> Result<Option<String>>
 /// Removes an object from the kernel: programs first, then maps.
 ///
 /// # Errors
-/// [`anyhow::Error`] if there is none of that name.
+/// [`Error`] if there is none of that name.
 pub fn unload(pin: &Path, name: &str) -> Result<()> {
     privileges::check_privileges()?;
     let all = ObjectPins::open(pin)?
@@ -334,15 +334,17 @@ fn detach_links(own: &Path) -> Result<()> {
         matches!(link.info, LinkTypeInfo::Cgroup(_)) && used().iter().any(|id| maps.contains(id))
     };
     let detached = leftovers::detach_found(is_own)?;
-    ensure!(detached > 0, "no link is found by the maps of the object");
-    Ok(())
+    match detached {
+        0 => bail!(NotFound, "no link is found by the maps of the object"),
+        _ => Ok(()),
+    }
 }
 
 /// Prefixes of the lines that an object prints by `bpf_printk`: its formats up to the first `%`.
 /// Empty if they are unknown, or a format starts with `%`.
 ///
 /// # Errors
-/// [`anyhow::Error`] if there is no object of that name.
+/// [`Error`] if there is no object of that name.
 pub fn printed_prefixes(pin: &Path, name: &str) -> Result<Vec<String>> {
     privileges::check_privileges()?;
     let own = pin.join(DIRECTORY).join(name);
@@ -380,7 +382,7 @@ fn format_texts(section: &[u8]) -> Vec<String> {
 /// The kernel's stream of printed lines.
 ///
 /// # Errors
-/// [`anyhow::Error`] if tracefs is not mounted, or may not be read.
+/// [`Error`] if tracefs is not mounted, or may not be read.
 pub fn trace_pipe() -> Result<File> {
     let path = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"]
         .iter()
@@ -389,9 +391,13 @@ pub fn trace_pipe() -> Result<File> {
     let Some(path) = path else {
         let filesystems = fs::read_to_string("/proc/filesystems").unwrap_or_default();
         if !filesystems.lines().any(|line| line.ends_with("tracefs")) {
-            bail!("this kernel has no tracefs (CONFIG_TRACING), so programs cannot print");
+            bail!(
+                Unsupported,
+                "this kernel has no tracefs (CONFIG_TRACING), so programs cannot print"
+            );
         }
         bail!(
+            Unsupported,
             "tracefs is not mounted; mount it with: \
              mount -t tracefs tracefs /sys/kernel/tracing"
         );
@@ -408,6 +414,7 @@ fn check_name(name: &str) -> Result<()> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
     if name.is_empty() || name.len() > NAME_MAX || !name.bytes().all(plain) {
         bail!(
+            Invalid,
             "{name:?} cannot be a name: expected 1 to {NAME_MAX} letters, digits, '-' and '_'; \
              choose one with --name"
         );
@@ -415,8 +422,10 @@ fn check_name(name: &str) -> Result<()> {
     Ok(())
 }
 
-fn missing_error(name: &str) -> anyhow::Error {
-    anyhow!("nothing is loaded under the name {name:?}; `thalweg sockops list` shows what is")
+fn missing_error(name: &str) -> Error {
+    Error::NotFound(format!(
+        "nothing is loaded under the name {name:?}; `thalweg sockops list` shows what is"
+    ))
 }
 
 /// The directory of all objects, without the rest of interrupted calls. An object whose links were
@@ -447,6 +456,7 @@ impl ObjectPins {
         }
         if own.exists() {
             bail!(
+                Busy,
                 "the name {name:?} is taken; choose another with --name, or remove that one with \
                  `thalweg sockops unload {name}`"
             );
@@ -540,10 +550,10 @@ fn load_quietly(file: &Path) -> Result<(Object, Vec<String>)> {
     let shown = file.display();
     take_libbpf_log();
     let mut open = ObjectBuilder::default().open_file(file).map_err(|error| {
-        anyhow!(
+        Error::Invalid(format!(
             "{shown} cannot be read as a BPF object: {}",
             with_advice(last_line(&take_libbpf_log()).unwrap_or_else(|| error.to_string()))
-        )
+        ))
     })?;
     let mut left_out = Vec::new();
     let mut wanted = 0;
@@ -566,7 +576,10 @@ fn load_quietly(file: &Path) -> Result<(Object, Vec<String>)> {
         } else {
             format!("only {}", left_out.join(", "))
         };
-        bail!("{shown} has no program in a section \"sockops\" ({found})");
+        bail!(
+            Invalid,
+            "{shown} has no program in a section \"sockops\" ({found})"
+        );
     }
     match open.load() {
         Ok(object) => Ok((object, left_out)),
@@ -578,7 +591,9 @@ fn load_quietly(file: &Path) -> Result<(Object, Vec<String>)> {
                 reasons
             };
             let reasons = with_advice(reasons);
-            Err(anyhow!("the kernel refused {shown}: {reasons}"))
+            Err(Error::Refused(format!(
+                "the kernel refused {shown}: {reasons}"
+            )))
         }
     }
 }

@@ -10,10 +10,10 @@ use std::process::Stdio;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
 use nix::sys::statfs::{NSFS_MAGIC, fstatfs};
 use thalweg_units::program;
 
+use crate::error::{Context, Result, bail};
 use crate::privileges;
 
 const AVAILABLE: &str = "/proc/sys/net/ipv4/tcp_available_congestion_control";
@@ -104,7 +104,11 @@ pub fn cgroup2_mount() -> Result<PathBuf> {
     if let Some(mount) = mounts_of("self")?.into_iter().find(is_cgroup2) {
         return Ok(mount.point);
     }
-    bail!("no cgroup v2 hierarchy is mounted; {}", cgroup2_hint())
+    bail!(
+        Unsupported,
+        "no cgroup v2 hierarchy is mounted; {}",
+        cgroup2_hint()
+    )
 }
 
 /// Hint how to mount cgroup v2 again.
@@ -139,10 +143,11 @@ pub fn check_cgroup2(path: &Path) -> Result<()> {
         }
         Ok(_) => "is not a cgroup v2 directory",
         Err(nix::Error::ENOENT) => "does not exist",
-        Err(error) => bail!("cgroup {}: {}", path.display(), error.desc()),
+        Err(error) => bail!(Invalid, "cgroup {}: {}", path.display(), error.desc()),
     };
     let mount = cgroup2_mount()?;
     bail!(
+        Invalid,
         "{} {fault}; expected a cgroup v2 directory under {}: make it with mkdir, or name another",
         path.display(),
         mount.display()
@@ -458,7 +463,7 @@ pub fn run_in_namespace<T: Send>(
         });
         worker
             .join()
-            .unwrap_or_else(|_| bail!("the work in the network namespace panicked"))
+            .unwrap_or_else(|_| bail!(Damaged, "the work in the network namespace panicked"))
     })
 }
 
@@ -492,6 +497,7 @@ pub fn ensure_bpffs(path: &Path) -> Result<()> {
         });
     }
     bail!(
+        Unsupported,
         "{0} is not on a BPF file system; use a path under {BPFFS}, or mount one: mkdir -p {0} && \
          mount -t bpf -o mode=0700 bpf {0}",
         path.display()
@@ -511,6 +517,7 @@ pub fn check_outlives(bpffs: &Path) -> Result<()> {
         return Ok(());
     }
     bail!(
+        Unsupported,
         "the BPF file system at {} is mounted for this process alone, and what is pinned there ends \
          with it: {NSENTER}",
         bpffs.display()
@@ -539,6 +546,7 @@ pub fn doubt_about_pins(pin: &Path) -> Result<Option<String>> {
     };
     if !has_pins(existing) {
         bail!(
+            Unsupported,
             "no BPF file system is mounted at {}, and {why}: what is pinned would end with it; \
              {NSENTER}",
             pin.display()
@@ -562,6 +570,7 @@ pub fn check_sees_pins(pin: &Path) -> Result<()> {
     match bpffs.next() {
         None => Ok(()),
         Some(mount) => bail!(
+            Unsupported,
             "the BPF file system at {} is not mounted for this process: {NSENTER}",
             mount.point.display()
         ),

@@ -305,11 +305,11 @@ impl Policies {
         if entry.file.as_os_str().is_empty()
             && let Err(error) = self.history.read_entry(entry.number)
         {
-            if is_absent(&error) {
+            if error.is_absent() {
                 return Ok(self.desired.present_as(entry.number));
             }
             // The policy may be the fleet's.
-            return Err(error);
+            return Err(error.into());
         }
         Ok(which(&entry).map(|which| (which, entry.number)))
     }
@@ -344,11 +344,6 @@ fn load(file: &Path) -> Result<DesiredState> {
             file.display()
         )),
     }
-}
-
-fn is_absent(error: &anyhow::Error) -> bool {
-    let io = error.downcast_ref::<std::io::Error>();
-    io.is_some_and(|error| error.kind() == std::io::ErrorKind::NotFound)
 }
 
 /// Reason to revert a policy.

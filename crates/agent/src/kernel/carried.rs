@@ -156,7 +156,7 @@ impl Carried {
         };
         let map = MapHandle::from_pinned_path(pin.join(names::HOSTS))?;
         let mut hosts = Vec::new();
-        batch::visit_entries(&map, |key, value| {
+        batch::visit_entries(&map, |key, value| -> Result<()> {
             let key: raw::thalweg_host_key =
                 from_bytes(key).context("a host's key has an unexpected size")?;
             let key = key_from_raw(&key);
@@ -195,7 +195,7 @@ fn conns(version: u32, pin: &Path) -> Result<Vec<(u32, raw::thalweg_conn)>> {
     if map.max_entries() != raw::THALWEG_CONNECTIONS {
         return Ok(found);
     }
-    batch::visit_entries(&map, |slot, value| {
+    batch::visit_entries(&map, |slot, value| -> Result<()> {
         let slot = slot.try_into().map(u32::from_ne_bytes);
         let slot = slot.context("a slot has an unexpected size")?;
         let conn = earlier::convert_conn(version, value).filter(|conn| conn.cookie != 0);

@@ -57,7 +57,7 @@ pub type HostBatch = Vec<(HostKey, Host)>;
 /// ([`batch::visit_entries`]).
 pub(super) fn walk(map: &MapHandle, mut visit: impl FnMut(HostBatch) -> Result<()>) -> Result<()> {
     let mut hosts = Vec::with_capacity(BATCH);
-    batch::visit_entries(map, |key, value| {
+    batch::visit_entries(map, |key, value| -> Result<()> {
         hosts.extend(host_of(map, key, value)?);
         if hosts.len() == BATCH {
             visit(std::mem::replace(&mut hosts, Vec::with_capacity(BATCH)))?;
@@ -159,7 +159,7 @@ impl Kernel {
     pub fn hosts_page(&self, from: Option<&Cursor>) -> Result<(HostBatch, Option<Cursor>)> {
         let map = self.map(names::HOSTS);
         let mut hosts = Vec::with_capacity(PAGE as usize);
-        let next = batch::visit_page(PAGE, map, from, |key, value| {
+        let next = batch::visit_page(PAGE, map, from, |key, value| -> Result<()> {
             let host = host_of(map, key, value)?;
             hosts.extend(host.filter(|(key, _)| !key.level.is_group()));
             Ok(())
@@ -194,7 +194,7 @@ impl Kernel {
     /// Number of host records.
     pub fn count_hosts(&self) -> Result<u64> {
         let mut count = 0;
-        batch::visit_entries(self.map(names::HOSTS), |key, _| {
+        batch::visit_entries(self.map(names::HOSTS), |key, _| -> Result<()> {
             let key: raw::thalweg_host_key =
                 from_bytes(key).context("a host's key has an unexpected size")?;
             count += u64::from(key.level == raw::THALWEG_LEVEL_HOST);
@@ -229,7 +229,7 @@ impl Kernel {
     pub fn make_room(&self) -> Result<u64> {
         let map = self.map(names::HOSTS);
         let (mut entries, mut of_fleet) = (Vec::new(), 0);
-        batch::visit_entries(map, |key, value| {
+        batch::visit_entries(map, |key, value| -> Result<()> {
             let key: raw::thalweg_host_key =
                 from_bytes(key).context("a host's key has an unexpected size")?;
             let host: raw::thalweg_host =
@@ -319,7 +319,8 @@ impl Kernel {
 
     /// Removes one host; false if there was no record.
     pub fn remove_host(&self, key: &HostKey) -> Result<bool> {
-        batch::delete_entry(self.map(names::HOSTS), bytes_of(&key_to_raw(key)))
+        let key = key_to_raw(key);
+        Ok(batch::delete_entry(self.map(names::HOSTS), bytes_of(&key))?)
     }
 
     /// Removes all records except those of the fleet. Returns the number of hosts.
@@ -357,7 +358,7 @@ impl Kernel {
     /// by its name.
     pub fn overridden(&self) -> Result<BTreeMap<String, u64>> {
         let mut found = BTreeMap::new();
-        batch::visit_entries(self.map(names::OVERRIDDEN), |key, value| {
+        batch::visit_entries(self.map(names::OVERRIDDEN), |key, value| -> Result<()> {
             let name = String::from_utf8_lossy(key);
             let count = value.try_into().map(u64::from_ne_bytes);
             let count = count.context("a count has an unexpected size")?;
@@ -393,7 +394,7 @@ impl Kernel {
     pub fn defaults(&self) -> Result<HashMap<u64, Option<usize>>> {
         let map = self.map(names::DEFAULTS);
         let mut defaults = HashMap::new();
-        batch::visit_entries(map, |key, value| {
+        batch::visit_entries(map, |key, value| -> Result<()> {
             let netns = key.try_into().map(u64::from_ne_bytes);
             let arm = value.try_into().map(u32::from_ne_bytes);
             if let (Ok(netns), Ok(arm)) = (netns, arm) {

@@ -133,7 +133,7 @@ impl Drop for Slots {
 pub fn unless_passing(loaded: Result<Iterator>) -> Result<Result<Option<Iterator>, String>> {
     match loaded {
         Ok(iterator) => Ok(Ok(Some(iterator))),
-        Err(error) if memory::is_passing(&error) => Err(error),
+        Err(error) if memory::is_passing(error.as_ref()) => Err(error),
         Err(error) => {
             let said = object::last_words(&object::take_libbpf_log());
             Ok(Err(format!("{error:#}: {said}")))
@@ -273,6 +273,6 @@ impl Kernel {
             wanted.then(|| SocketVisit::begin(link.as_fd()))
         };
         let visits = system::in_namespaces(|_| true, begin);
-        visits.into_iter().collect()
+        Ok(visits.into_iter().collect::<Result<_, _>>()?)
     }
 }

@@ -152,10 +152,8 @@ pub(super) fn prepare(pin: &Path, object: &Object) -> Result<()> {
             fail_point!("start::map");
         }
     }
-    links::pin_object(
-        object::find_program(object, MAIN)?.as_fd(),
-        &next.join(PROGRAM),
-    )
+    let program = object::find_program(object, MAIN)?;
+    Ok(links::pin_object(program.as_fd(), &next.join(PROGRAM))?)
 }
 
 /// Moves the maps of a set that is in force to their names.

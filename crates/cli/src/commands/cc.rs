@@ -5,9 +5,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
-use thalweg_control::cc::{self, Control, Decision, ModelReference, Program, State, Unavailable};
-use thalweg_control::privileges::MissingPrivilege;
-use thalweg_control::system;
+use thalweg_control::cc::{self, Control, Decision, ModelReference, Program, State};
+use thalweg_control::{Error, system};
 use thalweg_terminal::{Failure, output};
 use thalweg_units::{Delay, Rate, printable};
 
@@ -75,7 +74,7 @@ impl ProgramArguments {
             if let Some(rtt) = self.reference_rtt {
                 reference.rtt_us = u32::try_from(rtt.us()).unwrap_or(u32::MAX);
             }
-            return cc::with_model(&self.program, reference);
+            return Ok(cc::with_model(&self.program, reference)?);
         }
         if self.reference_rate.is_some() || self.reference_rtt.is_some() {
             bail!(
@@ -84,7 +83,7 @@ impl ProgramArguments {
                 self.program.display()
             );
         }
-        cc::named_or_file(&self.program)
+        Ok(cc::named_or_file(&self.program)?)
     }
 }
 
@@ -234,10 +233,12 @@ fn show_done(global: &Global, what: &str, name: &str) -> Result<()> {
 
 /// Gives an error its documented exit code.
 fn with_exit_code(error: anyhow::Error) -> anyhow::Error {
-    if error.is::<MissingPrivilege>() || error.is::<Unavailable>() {
-        return Failure::Missing(format!("{error:#}")).into();
+    match error.downcast_ref().map(Error::root) {
+        Some(Error::MissingPrivilege(_) | Error::Unavailable(_)) => {
+            Failure::Missing(format!("{error:#}")).into()
+        }
+        _ => error,
     }
-    error
 }
 
 fn controls_table(all: &[Control]) -> String {

@@ -78,14 +78,14 @@ fn clear_directory(global: &Global, pin: &Path, left: &mut Vec<String>) {
     match objects {
         Ok(all) => all
             .iter()
-            .for_each(|it| note(sockops::unload(pin, &it.name))),
-        Err(error) => note(Err(error)),
+            .for_each(|it| note(sockops::unload(pin, &it.name).map_err(Into::into))),
+        Err(error) => note(Err(error.into())),
     }
     match cc::loaded_controls(pin) {
         Ok(all) => all
             .iter()
             .for_each(|(name, _)| note(remove_control(pin, name))),
-        Err(error) => note(Err(error)),
+        Err(error) => note(Err(error.into())),
     }
 }
 
@@ -98,7 +98,8 @@ fn remove_other_policy(global: &Global, pin: &Path) -> Result<()> {
     if let Ok(cgroup) = config.cgroup.map_or_else(system::cgroup2_mount, Ok) {
         leftovers::detach_policies(pin, &cgroup)?;
     }
-    removed.map(drop)
+    removed?;
+    Ok(())
 }
 
 /// Withdraws a congestion control from new connections; those that have it keep it. Warns where a
@@ -112,7 +113,7 @@ fn remove_control(pin: &Path, name: &str) -> Result<()> {
     };
     let used = cc::count_usage()?.get(name).copied().unwrap_or_default();
     if !used.has_sockets() && used.default_in == 0 {
-        return Err(refused);
+        return Err(refused.into());
     }
     // Nobody will call `cc unload --drain`. TCP forgets the name with its pins.
     let all = pin.join("cc");

@@ -6,9 +6,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
 use serde::Serialize;
-use thalweg_control::privileges::MissingPrivilege;
 use thalweg_control::sockops::{self, Loaded};
-use thalweg_control::system;
+use thalweg_control::{Error, system};
 use thalweg_terminal::{Failure, output};
 use thalweg_units::file::{MAX_FILE_BYTES, open_regular};
 
@@ -85,7 +84,7 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
 
 /// Gives an error its documented exit code.
 fn with_exit_code(error: anyhow::Error) -> anyhow::Error {
-    if error.is::<MissingPrivilege>() {
+    if let Some(Error::MissingPrivilege(_)) = error.downcast_ref().map(Error::root) {
         return Failure::Missing(format!("{error:#}")).into();
     }
     error

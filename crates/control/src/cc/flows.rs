@@ -3,9 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
+use crate::error::Result;
 use crate::{diag, system};
 
 /// Sockets that use a congestion control.
@@ -29,7 +29,7 @@ impl Usage {
 /// Use of every congestion control that is in use.
 ///
 /// # Errors
-/// [`anyhow::Error`] if the kernel does not tell.
+/// [`crate::Error`] if the kernel does not tell.
 pub fn count_usage() -> Result<BTreeMap<String, Usage>> {
     let mut all: BTreeMap<String, Usage> = BTreeMap::new();
     for namespace in system::in_namespaces(|_| true, || Some(in_this_namespace())) {

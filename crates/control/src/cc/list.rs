@@ -5,7 +5,6 @@ use std::fs::{self, File};
 use std::os::fd::AsFd;
 use std::path::Path;
 
-use anyhow::{Context, Result, bail};
 use libbpf_rs::query::LinkInfoIter;
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle};
 use nix::fcntl::{Flock, FlockArg};
@@ -16,6 +15,7 @@ use super::{
     check_kernel_support, control_names, count_usage, map_of, rate, registers_map,
 };
 use crate::attempts::Attempts;
+use crate::error::{Context, Result, bail};
 use crate::pins::{RecoverablePins, directory_entries, remove_file};
 use crate::{leftovers, links, privileges, system};
 
@@ -66,7 +66,7 @@ pub struct Control {
 /// All congestion controls, by name: the system's, loaded ones, and those that can be loaded.
 ///
 /// # Errors
-/// [`anyhow::Error`] if pins cannot be read.
+/// [`crate::Error`] if pins cannot be read.
 pub fn list_controls(pin: &Path) -> Result<Vec<Control>> {
     privileges::check_privileges()?;
     // Recovers from an interrupted call, and locks out other changes.
@@ -77,7 +77,7 @@ pub fn list_controls(pin: &Path) -> Result<Vec<Control>> {
 /// Names and states of those that Thalweg has loaded.
 ///
 /// # Errors
-/// [`anyhow::Error`] if pins cannot be read.
+/// [`crate::Error`] if pins cannot be read.
 pub fn loaded_controls(pin: &Path) -> Result<Vec<(String, State)>> {
     let directory = pin.join(DIRECTORY);
     let names = control_names(&directory)?.into_iter();
@@ -113,7 +113,7 @@ fn registered_map_id(own: &Path) -> Option<u32> {
 /// Faults: what is not as it was loaded, a sentence each.
 ///
 /// # Errors
-/// [`anyhow::Error`] if pins cannot be read.
+/// [`crate::Error`] if pins cannot be read.
 pub fn find_problems(pin: &Path) -> Result<Vec<String>> {
     let directory = pin.join(DIRECTORY);
     // Another process may be unloading one at this moment.
@@ -179,7 +179,7 @@ fn pinned_map_id(own: &Path) -> Option<u32> {
 /// gone.
 ///
 /// # Errors
-/// [`anyhow::Error`] if pins cannot be listed. What cannot be put back is among the attempts.
+/// [`crate::Error`] if pins cannot be listed. What cannot be put back is among the attempts.
 pub fn put_back(pin: &Path) -> Result<Attempts> {
     let mut attempts = Attempts::default();
     if find_problems(pin)?.is_empty() {
@@ -209,6 +209,7 @@ fn pin_again(own: &Path, name: &str) -> Result<Option<String>> {
     };
     if path.exists() {
         bail!(
+            Damaged,
             "{} is something else, and is left as it is: remove it",
             path.display()
         );
@@ -234,7 +235,7 @@ fn register_again(own: &Path) -> Result<()> {
 /// As [`list_controls`], but changes nothing and waits for nobody.
 ///
 /// # Errors
-/// [`anyhow::Error`] if pins cannot be read.
+/// [`crate::Error`] if pins cannot be read.
 pub fn scan_controls(pin: &Path) -> Result<Vec<Control>> {
     let directory = pin.join(DIRECTORY);
     let support = check_kernel_support();

@@ -2,13 +2,13 @@
 
 use std::path::Path;
 
-use anyhow::{Context, Result, anyhow, bail};
 use libbpf_rs::btf::Btf;
 use libbpf_rs::btf::types::Struct;
 use libbpf_rs::{MapType, Object, ObjectBuilder, OpenObject, ProgramType};
 use thalweg_units::file::{MAX_FILE_BYTES, read_bytes};
 
 use super::support::{Support, offset_of};
+use crate::error::{Error, Result, bail};
 use crate::object::{self, last_line, last_words, take_libbpf_log};
 use thalweg_units::printable;
 
@@ -106,11 +106,11 @@ impl<'a> Program<'a> {
             .name("thalweg_cc")
             .and_then(|builder| builder.open_memory(&self.bytes));
         opened.map_err(|error| {
-            anyhow!(
+            Error::Invalid(format!(
                 "{} cannot be read as a BPF object: {}",
                 self.label,
                 last_line(&take_libbpf_log()).unwrap_or_else(|| error.to_string())
-            )
+            ))
         })
     }
 
@@ -127,7 +127,11 @@ impl<'a> Program<'a> {
             }
             let value = map.initial_value_mut().unwrap_or_default();
             let Some(arguments) = value.get_mut(..4) else {
-                bail!("{}: section {KERNEL_FACTS} is too short", self.label);
+                bail!(
+                    Invalid,
+                    "{}: section {KERNEL_FACTS} is too short",
+                    self.label
+                );
             };
             arguments.copy_from_slice(&support.cong_control_args.to_ne_bytes());
         }
@@ -136,6 +140,7 @@ impl<'a> Program<'a> {
         let value = ops.initial_value_mut().unwrap_or_default();
         let Some(field) = value.get_mut(at..at + NAME_BYTES) else {
             bail!(
+                Invalid,
                 "{}: its tcp_congestion_ops has no room for a name",
                 self.label
             );
@@ -162,11 +167,13 @@ impl<'a> Program<'a> {
         };
         let mut map = match found.len() {
             0 => bail!(
+                Invalid,
                 "{label} has no congestion control: expected one struct tcp_congestion_ops in \
                  section \".struct_ops.link\""
             ),
             1 => found.remove(0),
             _ => bail!(
+                Invalid,
                 "{label} has several congestion controls ({}); expected one",
                 names(&found)
             ),
@@ -184,34 +191,38 @@ impl<'a> Program<'a> {
     fn name_offset(&self) -> Result<usize> {
         let btf = Btf::from_raw("thalweg_cc", &self.bytes).ok().flatten();
         if btf.as_ref().is_some_and(|btf| !object::is_sound(btf)) {
-            bail!("{} has type information (BTF) that is broken", self.label);
+            bail!(
+                Invalid,
+                "{} has type information (BTF) that is broken",
+                self.label
+            );
         }
         let offset = btf.and_then(|btf| {
             let ops = btf.type_by_name::<Struct<'_>>("tcp_congestion_ops")?;
             offset_of(&ops, "name")
         });
-        offset.with_context(|| {
-            format!(
+        offset.ok_or_else(|| {
+            Error::Invalid(format!(
                 "{} has no congestion control: expected one struct tcp_congestion_ops with a \
                  name, compiled with -g",
                 self.label
-            )
+            ))
         })
     }
 
     /// The kernel's refusal in one line.
-    fn refusal_error(&self, said: &str, error: &libbpf_rs::Error) -> anyhow::Error {
+    fn refusal_error(&self, said: &str, error: &libbpf_rs::Error) -> Error {
         let mut words = last_words(said);
         if words.is_empty() {
             words = error.to_string();
         }
         let label = &self.label;
         if words.contains("no write support to") {
-            return anyhow!(
+            return Error::Refused(format!(
                 "the kernel refused {label}: it does not let congestion controls in BPF write a \
                  field that this one has to write, newer kernels may ({words})"
-            );
+            ));
         }
-        anyhow!("the kernel refused {label}: {words}")
+        Error::Refused(format!("the kernel refused {label}: {words}"))
     }
 }

@@ -2,12 +2,13 @@
 
 use std::path::Path;
 
-use anyhow::{Context, Result, ensure};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, Object};
 use serde::{Deserialize, Serialize};
 use thalweg_bpf_objects::names::rate::maps;
 use thalweg_bpf_types::{bytes_of, from_bytes, model_to_raw, raw};
 use thalweg_rate::models::ModelFile;
+
+use crate::error::{Context, Error, Result, bail};
 
 use super::program::Program;
 
@@ -65,25 +66,29 @@ pub fn is_model(word: &Path) -> bool {
 /// # Errors
 /// The file is not a model, the kernel cannot run it, or the reference is out of range.
 pub fn with_model(file: &Path, reference: ModelReference) -> Result<Program<'static>> {
-    let read = ModelFile::read(file)?;
-    let model = read.policy.integer_model().with_context(|| {
-        format!(
+    let read = ModelFile::read(file).map_err(Error::other)?;
+    let model = read.policy.integer_model().ok_or_else(|| {
+        Error::Invalid(format!(
             "{} holds no integers, so the kernel cannot run it: expected a quantised mlp \
              (python: thalweg.quantize) or trees",
             file.display()
-        )
+        ))
     })?;
     let rate = reference.rate_bps / 8;
-    ensure!(
-        (u64::from(raw::THALWEG_RATE_FLOOR)..1 << 40).contains(&rate),
-        "the reference rate is {} bit/s; expected 200 kbit/s to 8 Tbit/s",
-        reference.rate_bps
-    );
-    ensure!(
-        (10..=10_000_000).contains(&reference.rtt_us),
-        "the reference round-trip time is {} us; expected 10 us to 10 s",
-        reference.rtt_us
-    );
+    if !(u64::from(raw::THALWEG_RATE_FLOOR)..1 << 40).contains(&rate) {
+        bail!(
+            Invalid,
+            "the reference rate is {} bit/s; expected 200 kbit/s to 8 Tbit/s",
+            reference.rate_bps
+        );
+    }
+    if !(10..=10_000_000).contains(&reference.rtt_us) {
+        bail!(
+            Invalid,
+            "the reference round-trip time is {} us; expected 10 us to 10 s",
+            reference.rtt_us
+        );
+    }
     let mut settings = Box::new(raw::thalweg_rate_settings {
         reference_rate: rate,
         reference_rtt_us: reference.rtt_us,

@@ -8,6 +8,7 @@ use std::sync::OnceLock;
 use libbpf_rs::btf::types::{FuncProto, MemberAttr, Ptr, Struct};
 use libbpf_rs::btf::{Btf, BtfType, ReferencesType};
 
+use crate::error::Unavailable;
 use crate::system;
 
 const JIT: &str = "/proc/sys/net/core/bpf_jit_enable";
@@ -16,18 +17,6 @@ const OPS: &str = "tcp_congestion_ops";
 const VALUE: &str = "bpf_struct_ops_tcp_congestion_ops";
 /// Exists if a link can keep a `struct_ops` map registered.
 const LINK: &str = "bpf_struct_ops_link";
-
-/// This kernel cannot run congestion controls in BPF.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}; everything else of Thalweg works without it")]
-pub struct Unavailable(String);
-
-impl Unavailable {
-    /// The missing part, without further advice.
-    pub fn reason(&self) -> &str {
-        &self.0
-    }
-}
 
 /// Properties of a capable kernel that the loader needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,7 +6,6 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, RingBufferBuilder};
 use nix::fcntl::{Flock, FlockArg};
 use serde::Serialize;
@@ -14,6 +13,7 @@ use thalweg_bpf_types::{bytes_of, from_bytes, raw};
 
 use super::rate::{self, DECISIONS, TRACE};
 use super::{ControlPins, DIRECTORY, MAP, control_names};
+use crate::error::{Context, Error, Result, bail};
 use crate::pins::RecoverablePins;
 use crate::{privileges, system};
 
@@ -130,11 +130,17 @@ impl TraceSource {
             return Ok(None);
         }
         if let Err(other) = rate::settings_in(&own) {
-            bail!("{name} cannot be traced: {other}; `thalweg cc swap {name} MODEL` replaces it");
+            bail!(
+                Damaged,
+                "{name} cannot be traced: {other}; `thalweg cc swap {name} MODEL` replaces it"
+            );
         }
         let file = File::open(&own).with_context(|| format!("opening {}", own.display()))?;
         let Ok(lock) = Flock::lock(file, FlockArg::LockExclusiveNonblock) else {
-            bail!("the decisions of {name} are being traced already; there can be one at a time");
+            bail!(
+                Busy,
+                "the decisions of {name} are being traced already; there can be one at a time"
+            );
         };
         Ok(Some(Self {
             name: name.to_owned(),
@@ -179,14 +185,14 @@ impl Drop for TraceSource {
 /// # Errors
 /// None is loaded, another version of Thalweg loaded it, another process traces, or the error of
 /// `each`.
-pub fn stream_decisions(
+pub fn stream_decisions<E: From<Error>>(
     pin: &Path,
     name: Option<&str>,
     remote: Option<IpAddr>,
-    mut each: impl FnMut(&Decision) -> Result<()>,
+    mut each: impl FnMut(&Decision) -> Result<(), E>,
     mut lost: impl FnMut(u64),
     mut until: impl FnMut() -> bool,
-) -> Result<()> {
+) -> Result<(), E> {
     privileges::check_privileges()?;
     let directory = pin.join(DIRECTORY);
     // Recovers from an interrupted call.
@@ -199,10 +205,11 @@ pub fn stream_decisions(
     }
     drop(all);
     if sources.is_empty() {
-        match name {
-            Some(name) => bail!("no learned rate controller {name:?} is loaded"),
-            None => bail!("no learned rate controller is loaded; `thalweg cc load MODEL` does it"),
-        }
+        let text = match name {
+            Some(name) => format!("no learned rate controller {name:?} is loaded"),
+            None => "no learned rate controller is loaded; `thalweg cc load MODEL` does it".into(),
+        };
+        return Err(Error::NotFound(text).into());
     }
     let remote = remote.map_or(Ipv6Addr::UNSPECIFIED, |remote| match remote {
         IpAddr::V4(address) => address.to_ipv6_mapped(),
@@ -214,7 +221,7 @@ pub fn stream_decisions(
     let mut builder = RingBufferBuilder::new();
     for source in &sources {
         let (each, failure, begun) = (&each, &failure, &begun);
-        builder.add(&source.decisions, move |bytes| {
+        let added = builder.add(&source.decisions, move |bytes| {
             let Some(raw) = from_bytes::<raw::thalweg_rate_decision>(bytes) else {
                 return 0;
             };
@@ -228,9 +235,10 @@ pub fn stream_decisions(
                     -1
                 }
             }
-        })?;
+        });
+        added.map_err(Error::from)?;
     }
-    let ring = builder.build()?;
+    let ring = builder.build().map_err(Error::from)?;
     let mut renewed: Option<Instant> = None;
     while !until() {
         if renewed.is_none_or(|at| at.elapsed() >= RENEW) {
@@ -252,7 +260,8 @@ pub fn stream_decisions(
         }
         match polled {
             Err(error) if error.kind() != libbpf_rs::ErrorKind::Interrupted => {
-                return Err(error).context("reading the ring of decisions");
+                let what = "reading the ring of decisions";
+                return Err(Error::from(error).context(what).into());
             }
             _ => {}
         }

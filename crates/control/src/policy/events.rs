@@ -4,13 +4,13 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
 use libbpf_rs::{MapHandle, RingBufferBuilder};
 use serde::{Deserialize, Serialize};
 use thalweg_bpf_objects::names::policy::maps;
 use thalweg_bpf_types::{from_bytes, raw};
 
 use super::pins::Pins;
+use crate::error::{Context, Error, Result};
 use crate::system;
 
 /// One report of one flow; counts are since the flow's start.
@@ -93,16 +93,16 @@ fn canonical_address(bytes: [u8; 16]) -> IpAddr {
 ///
 /// # Errors
 /// No policy is in force, or the error of `each`.
-pub fn watch_statistics(
+pub fn watch_statistics<E: From<Error>>(
     pin: &Path,
     until: impl Fn() -> bool,
-    mut each: impl FnMut(FlowStatistics) -> Result<()>,
-) -> Result<()> {
+    mut each: impl FnMut(FlowStatistics) -> Result<(), E>,
+) -> Result<(), E> {
     let path = Pins::at(pin).shared_map_path(maps::EVENTS);
     let map = MapHandle::from_pinned_path(&path).context("no policy is in force")?;
     let failure = std::cell::RefCell::new(None);
     let mut builder = RingBufferBuilder::new();
-    builder.add(&map, |bytes| {
+    let added = builder.add(&map, |bytes| {
         let Some(event) = from_bytes::<raw::thalweg_policy_event>(bytes) else {
             return 0;
         };
@@ -113,8 +113,9 @@ pub fn watch_statistics(
                 -1
             }
         }
-    })?;
-    let ring = builder.build()?;
+    });
+    added.map_err(Error::from)?;
+    let ring = builder.build().map_err(Error::from)?;
     while !until() {
         let polled = ring.poll(Duration::from_millis(200));
         if let Some(error) = failure.borrow_mut().take() {
@@ -122,7 +123,8 @@ pub fn watch_statistics(
         }
         match polled {
             Err(error) if error.kind() != libbpf_rs::ErrorKind::Interrupted => {
-                return Err(error).context("reading the ring of statistics");
+                let what = "reading the ring of statistics";
+                return Err(Error::from(error).context(what).into());
             }
             _ => {}
         }

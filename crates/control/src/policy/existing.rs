@@ -5,7 +5,6 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
-use anyhow::{Context, Result, bail};
 use libbpf_rs::{Link, MapCore, MapFlags, Object, OpenObject};
 use serde::Serialize;
 use thalweg_bpf_objects::names::policy_existing::{maps, programs};
@@ -13,6 +12,7 @@ use thalweg_bpf_types::{bytes_of, from_bytes, raw};
 
 use super::Prepared;
 use super::pins::Pins;
+use crate::error::{Context, Result, bail};
 use crate::iterator::SocketVisit;
 use crate::{object, privileges, system};
 
@@ -141,7 +141,7 @@ pub(super) fn silenced_by_rule(
             _ => {}
         }
     }
-    let Ok(object) = object::with_libbpf_log(|| anyhow::Ok(object.load()?)) else {
+    let Ok(object) = object::with_libbpf_log(|| object.load()) else {
         return Ok(Err(
             "the kernel refused the program that looks (Linux 5.15)",
         ));
@@ -172,6 +172,7 @@ fn load_only(object: &mut OpenObject, name: &str) {
 fn check_kernel(has_btf: bool) -> Result<()> {
     if !has_btf {
         bail!(
+            Unsupported,
             "--existing needs a kernel with type information (CONFIG_DEBUG_INFO_BTF), and \
              /sys/kernel/btf/vmlinux does not exist; nothing was changed. Without --existing the \
              policy reaches the connections that begin from then on"

@@ -6,7 +6,6 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::{Context, Result, bail};
 use libbpf_rs::libbpf_sys::BPF_CGROUP_SOCK_OPS;
 use libbpf_rs::{Link, MapCore, MapHandle, Program};
 use thalweg_bpf_objects::names::policy::{maps, programs};
@@ -16,6 +15,7 @@ use super::history::{History, Outcome};
 use super::marks::Marks;
 use super::pins::{HEAD, PROGRAM, Pins};
 use super::{OWN, PolicyPaths, SHARED};
+use crate::error::{Context, Error, Result, bail};
 use crate::links::{Attachment, LinkProblem};
 use crate::{leftovers, links, pins, privileges};
 
@@ -309,7 +309,8 @@ pub fn put_back(place: &PolicyPaths, history: &History) -> Result<Vec<String>> {
     }
     let lock = Pins::lock(&place.pin)?;
     // Another process may have done it meanwhile.
-    let link = links::open_link(&pins.link_path())?.context("the policy was removed")?;
+    let link = links::open_link(&pins.link_path())?
+        .ok_or_else(|| Error::NotFound("the policy was removed".to_owned()))?;
     let linked = Linked::read(&pins, &link, history)?;
     let mut done = pin_again(&pins, &linked)?;
     let program = Program::fd_from_pinned_path(pins.generation_path(linked.number).join(PROGRAM))?;
@@ -344,6 +345,7 @@ fn pin_again(pins: &Pins, linked: &Linked) -> Result<Vec<String>> {
     }
     if linked.pinned.is_some_and(|id| id != linked.runs) {
         bail!(
+            Damaged,
             "the link runs another program, whose maps are not those of policy {}",
             linked.name
         );
@@ -352,7 +354,7 @@ fn pin_again(pins: &Pins, linked: &Linked) -> Result<Vec<String>> {
     let head = find_map(&used, maps::RODATA_HEAD).context("the policy's head cannot be opened")?;
     let head = super::pins::head_of(head)?.map(|head| head.generation);
     if head != Some(linked.number) {
-        bail!("the link runs another policy than {}", linked.name);
+        bail!(Damaged, "the link runs another policy than {}", linked.name);
     }
     for directory in [pins.generation_path(linked.number), pins.shared_directory()] {
         pins::create_directory(&directory, true)?;

@@ -11,13 +11,13 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use anyhow::{Context, Result, anyhow, bail};
 use serde::{Deserialize, Serialize};
 use tempfile::NamedTempFile;
 use thalweg_policy::{Compiled, Policy};
 
 use super::pins::Pins;
 use super::{Applied, ApplyOptions, PolicyPaths};
+use crate::error::{Context, Error, Result, bail};
 use crate::pins::{directory_entries, remove_file};
 use crate::system;
 
@@ -161,9 +161,9 @@ impl History {
     pub fn roll_back(&self, place: &PolicyPaths) -> Result<Outcome> {
         under_lock(place, || {
             self.recover_locked(place)?;
-            let present = self
-                .in_force(&place.pin)?
-                .context("no policy is in force: there is nothing to return from")?;
+            let present = self.in_force(&place.pin)?.ok_or_else(|| {
+                Error::NotFound("no policy is in force: there is nothing to return from".to_owned())
+            })?;
             self.back_from(place, present)
         })
     }
@@ -182,11 +182,11 @@ impl History {
     }
 
     fn back_from(&self, place: &PolicyPaths, present: Entry) -> Result<Outcome> {
-        let number = present.previous.with_context(|| {
-            format!(
+        let number = present.previous.ok_or_else(|| {
+            Error::NotFound(format!(
                 "no policy was in force before {:?}; `thalweg policy remove` takes it away",
                 present.name
-            )
+            ))
         })?;
         let former = self.read_entry(number).with_context(|| {
             format!("policy number {number} is no longer kept; the last {KEPT} are")
@@ -202,7 +202,7 @@ impl History {
         under_lock(place, || {
             let number = self
                 .recover_locked(place)?
-                .context("no policy is in force")?;
+                .ok_or_else(|| Error::NotFound("no policy is in force".to_owned()))?;
             self.put_kept(place, &self.read_entry(number)?)
         })
     }
@@ -457,7 +457,9 @@ impl History {
     pub fn read_entry(&self, number: u32) -> Result<Entry> {
         let path = self.entry_path(number, "json");
         let bytes = fs::read(&path).with_context(|| format!("reading {}", path.display()))?;
-        serde_json::from_slice(&bytes).with_context(|| format!("{} is damaged", path.display()))
+        serde_json::from_slice(&bytes)
+            .map_err(Error::other)
+            .with_context(|| format!("{} is damaged", path.display()))
     }
 
     /// The text of a policy by its number.
@@ -501,7 +503,7 @@ impl History {
             Err(error) => Err(error).with_context(|| format!("reading {}", path.display())),
             Ok(text) => match text.trim().parse() {
                 Ok(number) => Ok(Some(number)),
-                Err(_) => bail!("{} does not hold a number", path.display()),
+                Err(_) => bail!(Damaged, "{} does not hold a number", path.display()),
             },
         }
     }
@@ -528,7 +530,7 @@ impl History {
 
     /// Writes a policy and its description.
     fn write_entry(&self, entry: &Entry, text: &[u8]) -> Result<()> {
-        let about = serde_json::to_vec_pretty(entry)?;
+        let about = serde_json::to_vec_pretty(entry).map_err(Error::other)?;
         let (text, about) = (self.write_draft(text)?, self.write_draft(&about)?);
         rename_draft(text, &self.entry_path(entry.number, "toml"))?;
         rename_draft(about, &self.entry_path(entry.number, "json"))?;
@@ -598,12 +600,13 @@ fn under_lock<T>(place: &PolicyPaths, change: impl FnOnce() -> Result<T>) -> Res
 fn rename_draft(draft: NamedTempFile, path: &Path) -> Result<()> {
     draft
         .persist(path)
+        .map_err(Error::other)
         .with_context(|| format!("writing {}", path.display()))?;
     Ok(())
 }
 
 fn compile_policy(bytes: &[u8], file: &Path) -> Result<Compiled> {
-    let told = |faults: thalweg_policy::Faults| anyhow!("{faults}");
+    let told = |faults: thalweg_policy::Faults| Error::Invalid(format!("{faults}"));
     Policy::parse(bytes, file)
         .and_then(|policy| policy.compile())
         .map_err(told)

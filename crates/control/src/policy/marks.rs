@@ -5,12 +5,12 @@ use std::fs::{self, File};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, ensure};
 use libbpf_rs::{Link, MapHandle};
 use thalweg_bpf_objects::names;
 use thalweg_policy::{Group, Selector};
 
 use crate::containers::{self, Container};
+use crate::error::{Context, Error, Result};
 use crate::pins::remove_file;
 use crate::{leftovers, links, object, system};
 
@@ -147,8 +147,10 @@ impl Marks {
         for path in gone.values() {
             remove_file(path)?;
         }
-        ensure!(refused.is_empty(), "{}", refused.join("; "));
-        Ok(new)
+        match refused.is_empty() {
+            true => Ok(new),
+            false => Err(Error::Refused(refused.join("; "))),
+        }
     }
 }
 

@@ -5,10 +5,10 @@ use std::io::ErrorKind;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, Program};
 use thalweg_bpf_types::{from_bytes, raw};
 
+use crate::error::{Context, Result, bail};
 use crate::pins::{Locked, create_directory, numbered_entries, remove_file};
 use crate::{learner, links, system};
 
@@ -211,6 +211,7 @@ impl Pins {
                 head: Some(head), ..
             }) => Ok(Some(head)),
             Some(RunningPolicy { generation, .. }) => bail!(
+                Damaged,
                 "the policy in force (number {generation}) was applied by another version of \
                  Thalweg, whose counters this one cannot read, or its pin {HEAD} is gone, which an \
                  agent that runs puts back; it stays in force until `thalweg policy apply` replaces \

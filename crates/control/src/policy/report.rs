@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use anyhow::{Context, Result};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use serde::{Deserialize, Serialize};
 use thalweg_bpf_objects::names::policy::maps;
@@ -15,6 +14,7 @@ use super::history::History;
 use super::pins::Pins;
 use super::trials;
 use crate::batch;
+use crate::error::{Context, Error, Result};
 
 /// Key of failures of no setting: callbacks that the later stages need.
 const LATER_STAGES: &str = "later stages";
@@ -215,7 +215,7 @@ impl Report {
         if head.generation != report.number || !needs_callbacks {
             return Ok(Some(report));
         }
-        let rules = u32::try_from(report.rules.len())?;
+        let rules = u32::try_from(report.rules.len()).map_err(Error::other)?;
         let silenced = match existing::silenced_by_rule(&pins, &head, rules)? {
             Ok(silenced) => silenced,
             Err(why) => {
@@ -346,7 +346,7 @@ fn read_failures(
 ) -> Result<BTreeMap<u32, Vec<Failure>>> {
     let map = MapHandle::from_pinned_path(pins.shared_map_path(maps::FAILURES))?;
     let mut found: BTreeMap<u32, Vec<Failure>> = BTreeMap::new();
-    batch::visit_entries(&map, |key, count| {
+    batch::visit_entries(&map, |key, count| -> Result<()> {
         let Some(failure) = from_bytes::<raw::thalweg_policy_failure>(key) else {
             return Ok(());
         };

@@ -1,11 +1,11 @@
 //! Fills the maps of a program instance from a compiled policy.
 
-use anyhow::{Context, Result, bail};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, Object};
 use thalweg_bpf_objects::names::policy::maps;
 use thalweg_bpf_types::{Pod, bytes_of, from_bytes, raw};
 use thalweg_policy::Compiled;
 
+use crate::error::{Context, Result, bail};
 use crate::object;
 
 const EARLY: u32 = 1 << raw::THALWEG_STAGE_CONNECT | 1 << raw::THALWEG_STAGE_ASKED;
@@ -243,6 +243,7 @@ pub(super) fn place_texts(map: &MapHandle, texts: &[raw::thalweg_policy_text]) -
         let index = known.unwrap_or(have.len());
         if index >= raw::THALWEG_POLICY_MAX_TEXTS as usize {
             bail!(
+                Busy,
                 "more than {} names of congestion controls and devices since the first policy; \
                  `thalweg policy remove` and apply again",
                 raw::THALWEG_POLICY_MAX_TEXTS

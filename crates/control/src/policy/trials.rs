@@ -7,11 +7,12 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::rc::Rc;
 
-use anyhow::{Context, Result};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, RingBuffer, RingBufferBuilder};
 use thalweg_bpf_objects::names::policy::maps;
 use thalweg_bpf_types::{bytes_of, from_bytes, raw};
 use thalweg_policy::{Compiled, Trial};
+
+use crate::error::{Context, Result};
 
 use super::history::History;
 use super::pins::Pins;
