@@ -12,6 +12,7 @@ use thalweg_control::system;
 use thalweg_lab::host::{Pair, PairOptions, Side};
 use thalweg_learner::{Control, HostKey};
 
+use super::commands::has_thalweg;
 use super::traffic::LOAD;
 use super::{
     CONNECTIONS, Load, PATIENCE, SINK, Traffic, end_of, thalweg, wait_for, wait_within, was_killed,
@@ -465,9 +466,14 @@ impl Drop for Bed {
         for directory in ["cc", "sockops"] {
             let _ = fs::remove_dir_all(self.pin.join(directory));
         }
-        let _ = self.thalweg(&["policy", "remove"]);
-        let _ = self.thalweg(&["detach"]);
-        if std::thread::panicking() {
+        let is_panicking = std::thread::panicking();
+        // A test that failed because the command is missing has applied nothing, and a second panic
+        // would end the other tests.
+        if !is_panicking || has_thalweg() {
+            let _ = self.thalweg(&["policy", "remove"]);
+            let _ = self.thalweg(&["detach"]);
+        }
+        if is_panicking {
             eprintln!("agent's log:\n{}", self.logged());
         }
     }

@@ -10,10 +10,16 @@ const COMMANDS: &str = "THALWEG_TEST_COMMANDS";
 /// Makes the commands, with the points at which tests end the agent.
 const BUILD: &str = "cargo build --workspace --all-targets";
 
+static THALWEG: OnceLock<String> = OnceLock::new();
+
 /// Path of `thalweg`.
 pub fn thalweg() -> &'static str {
-    static PATH: OnceLock<String> = OnceLock::new();
-    PATH.get_or_init(|| find("thalweg"))
+    THALWEG.get_or_init(|| find("thalweg"))
+}
+
+/// Whether [`thalweg`] has found the command.
+pub(crate) fn has_thalweg() -> bool {
+    THALWEG.get().is_some()
 }
 
 /// Path of `thalweg-lab`.
