@@ -9,7 +9,7 @@ use thalweg_units::program;
 
 use crate::config::Config;
 use crate::features;
-use crate::requirements::{Found, LEARNING, REQUIREMENTS, Requirement};
+use crate::requirements::{Found, LEARNING, LEARNING_PARTS, OTHERS, Requirement};
 
 /// Result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -66,15 +66,14 @@ impl Check {
     }
 }
 
-/// All requirements: the agent's own, then those of its features, then the others.
+/// All requirements: those of learning, then of the agent's features, then the others.
 pub fn requirements() -> Vec<Requirement> {
-    let (of_agent, others) = REQUIREMENTS.split_at(2);
     let of_features = features::all();
     [LEARNING]
         .into_iter()
-        .chain(of_agent.iter().copied())
+        .chain(LEARNING_PARTS.iter().copied())
         .chain(of_features.iter().map(|feature| feature.requirement()))
-        .chain(others.iter().copied())
+        .chain(OTHERS.iter().copied())
         .collect()
 }
 

@@ -69,15 +69,15 @@ pub enum Need {
     Tun,
 }
 
-/// One row per requirement: name, oldest kernel, needs, trial; use; capability that older kernels
-/// lack.
+/// A list with one row per requirement: name, oldest kernel, needs, trial; use; capability that
+/// older kernels lack.
 macro_rules! requirements {
-    ($($name:literal, ($major:literal, $minor:literal),
+    ($(#[$doc:meta])* $list:ident; $($name:literal, ($major:literal, $minor:literal),
         [$($need:ident$(($kind:literal))?),*], $trial:expr,
         $means:literal,
         $because:literal;)*) => {
-        /// Requirements outside of the agent's features; the first two follow the agent's own.
-        pub const REQUIREMENTS: &[Requirement] = &[$(Requirement {
+        $(#[$doc])*
+        pub const $list: &[Requirement] = &[$(Requirement {
             name: $name,
             means: $means,
             since: Version($major, $minor),
@@ -101,6 +101,8 @@ pub const LEARNING: Requirement = Requirement {
 };
 
 requirements! {
+    /// Parts of learning, before those that are features.
+    LEARNING_PARTS;
     "learning by busy time", (5, 15), [SockOps, CgroupSockopt, KernelBtf], Trial::NetnsCookie,
         "connections are scored by the time in which they had something to send, not by wall time",
         "as learning";
@@ -108,6 +110,11 @@ requirements! {
         [SockOps, CgroupSockopt, KernelBtf, TcpIterator], Trial::Load(thalweg_bpf_objects::LEARN_OPEN),
         "long connections are scored on their way, and leave a bad arm; else only their end is scored",
         "`bpf_setsockopt` in TCP iterators";
+}
+
+requirements! {
+    /// What does without the learner.
+    OTHERS;
     "policies", (5, 15), [SockOps], Trial::NetnsCookie,
         "`thalweg policy apply`, `statistics` and `on.rtt` included",
         "`bpf_get_netns_cookie` in sockops programs; later for some keys ([policy.md](policy.md))";
@@ -435,14 +442,15 @@ mod tests {
 
     #[test]
     fn each_option_is_named_once() {
-        let named: Vec<_> = REQUIREMENTS.iter().map(|row| row.name).collect();
+        let all = || LEARNING_PARTS.iter().chain(OTHERS);
+        let named: Vec<_> = all().map(|row| row.name).collect();
         let mut unique = named.clone();
         unique.sort_unstable();
         unique.dedup();
         assert_eq!(unique.len(), named.len());
         let learning = LEARNING.options();
         assert_eq!(learning, ["CONFIG_BPF_SYSCALL", "CONFIG_CGROUP_BPF"]);
-        for row in REQUIREMENTS {
+        for row in all() {
             for need in row.needs {
                 assert!(!need.options().is_empty(), "{need:?}");
             }
