@@ -1,5 +1,6 @@
 //! The errors of this crate.
 
+use std::error::Error as StdError;
 use std::fmt::{self, Display, Formatter};
 use std::io;
 
@@ -52,7 +53,7 @@ pub enum Error {
     Bpf(#[from] libbpf_rs::Error),
     /// Another error.
     #[error(transparent)]
-    Other(Box<dyn std::error::Error + Send + Sync>),
+    Other(Box<dyn StdError + Send + Sync>),
     /// What was done when another error came.
     #[error(fmt = write_chain)]
     Context {
@@ -77,10 +78,14 @@ impl Unavailable {
 
 fn write_chain(context: &str, source: &Error, f: &mut Formatter<'_>) -> fmt::Result {
     f.write_str(context)?;
-    match f.alternate() {
-        true => write!(f, ": {source:#}"),
-        false => Ok(()),
+    if f.alternate() {
+        let mut next: Option<&dyn StdError> = Some(source);
+        while let Some(cause) = next {
+            write!(f, ": {cause}")?;
+            next = cause.source();
+        }
     }
+    Ok(())
 }
 
 impl Error {
@@ -97,13 +102,8 @@ impl Error {
         matches!(self.root(), Self::Io(error) if error.kind() == io::ErrorKind::NotFound)
     }
 
-    /// [`Error::NotFound`] with a text.
-    pub(crate) fn not_found(text: &str) -> Self {
-        Self::NotFound(text.to_owned())
-    }
-
     /// An error of another kind.
-    pub(crate) fn other(error: impl std::error::Error + Send + Sync + 'static) -> Self {
+    pub(crate) fn other(error: impl StdError + Send + Sync + 'static) -> Self {
         Self::Other(Box::new(error))
     }
 
@@ -153,3 +153,26 @@ macro_rules! bail {
     };
 }
 pub(crate) use bail;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn error_with_contexts_prints_its_chain_and_has_its_root() {
+        let missing = io::Error::from(io::ErrorKind::NotFound);
+        let system = libbpf_rs::Error::from_raw_os_error(libc::EPERM);
+        let other = Error::other(Error::Busy("taken".to_owned()).context("inside"));
+        for (root, text) in [
+            (Error::from(missing), "entity not found"),
+            (Error::from(system), "Operation not permitted (os error 1)"),
+            (other, "inside: taken"),
+        ] {
+            let is_absent = matches!(root, Error::Io(_));
+            let error = root.context("opening x").context("starting");
+            assert_eq!(error.to_string(), "starting");
+            assert_eq!(format!("{error:#}"), format!("starting: opening x: {text}"));
+            assert_eq!(error.is_absent(), is_absent);
+        }
+    }
+}

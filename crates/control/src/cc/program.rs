@@ -8,7 +8,7 @@ use libbpf_rs::{MapType, Object, ObjectBuilder, OpenObject, ProgramType};
 use thalweg_units::file::{MAX_FILE_BYTES, read_bytes};
 
 use super::support::{Support, offset_of};
-use crate::error::{Context, Error, Result, bail};
+use crate::error::{Error, Result, bail};
 use crate::object::{self, last_line, last_words, take_libbpf_log};
 use thalweg_units::printable;
 
@@ -201,12 +201,12 @@ impl<'a> Program<'a> {
             let ops = btf.type_by_name::<Struct<'_>>("tcp_congestion_ops")?;
             offset_of(&ops, "name")
         });
-        offset.with_context(|| {
-            format!(
+        offset.ok_or_else(|| {
+            Error::Invalid(format!(
                 "{} has no congestion control: expected one struct tcp_congestion_ops with a \
                  name, compiled with -g",
                 self.label
-            )
+            ))
         })
     }
 

@@ -310,7 +310,7 @@ pub fn put_back(place: &PolicyPaths, history: &History) -> Result<Vec<String>> {
     let lock = Pins::lock(&place.pin)?;
     // Another process may have done it meanwhile.
     let link = links::open_link(&pins.link_path())?
-        .ok_or_else(|| Error::not_found("the policy was removed"))?;
+        .ok_or_else(|| Error::NotFound("the policy was removed".to_owned()))?;
     let linked = Linked::read(&pins, &link, history)?;
     let mut done = pin_again(&pins, &linked)?;
     let program = Program::fd_from_pinned_path(pins.generation_path(linked.number).join(PROGRAM))?;

@@ -162,7 +162,7 @@ impl History {
         under_lock(place, || {
             self.recover_locked(place)?;
             let present = self.in_force(&place.pin)?.ok_or_else(|| {
-                Error::not_found("no policy is in force: there is nothing to return from")
+                Error::NotFound("no policy is in force: there is nothing to return from".to_owned())
             })?;
             self.back_from(place, present)
         })
@@ -202,7 +202,7 @@ impl History {
         under_lock(place, || {
             let number = self
                 .recover_locked(place)?
-                .ok_or_else(|| Error::not_found("no policy is in force"))?;
+                .ok_or_else(|| Error::NotFound("no policy is in force".to_owned()))?;
             self.put_kept(place, &self.read_entry(number)?)
         })
     }
