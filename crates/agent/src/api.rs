@@ -23,6 +23,7 @@ use thalweg_control::privileges;
 use thalweg_learner::HostKey;
 use thalweg_units::address;
 use tokio::net::{TcpListener, UnixListener};
+use tokio::sync::Mutex;
 
 use crate::api::tcp::PortListener;
 use crate::metrics::CONTENT_TYPE;
@@ -30,11 +31,10 @@ use crate::shared::Shared;
 use crate::view;
 
 mod advise;
-mod answer;
+pub mod answer;
 mod best;
 mod connections;
 mod explain;
-mod fleet;
 mod gain;
 mod history;
 mod import;
@@ -91,8 +91,8 @@ async fn wait_for_port(port_listener: &PortListener, shared: &Shared) -> TcpList
     }
 }
 
-/// The routes of features, `/v1/NAME`.
-fn feature_routes(shared: &Shared) -> Router<Api> {
+/// The routes of features' lists, `/v1/NAME`.
+fn list_routes(shared: &Shared) -> Router<Api> {
     let features = shared.statistics.features.iter().enumerate();
     let lists = features.filter(|(_, feature)| feature.list().is_some());
     lists.fold(Router::new(), |router, (index, feature)| {
@@ -108,6 +108,26 @@ fn feature_routes(shared: &Shared) -> Router<Api> {
     })
 }
 
+/// The routes that features answer themselves, below `/v1/NAME`.
+fn feature_routes(shared: &Shared) -> Router<Api> {
+    let mut router = Router::new();
+    for (index, feature) in shared.statistics.features.iter().enumerate() {
+        for path in feature.paths() {
+            let turn = Arc::new(Mutex::new(()));
+            let answer = async move |State(api): State<Api>| {
+                let turn = Arc::clone(&turn).lock_owned().await;
+                api.always(move |shared| {
+                    let _turn = turn;
+                    shared.statistics.features[index].answer(path)
+                })
+                .await
+            };
+            router = router.route(&format!("/v1/{}{path}", feature.name()), get(answer));
+        }
+    }
+    router
+}
+
 /// The routes.
 fn router(shared: Arc<Shared>) -> Router {
     Router::new()
@@ -121,10 +141,6 @@ fn router(shared: Arc<Shared>) -> Router {
         )
         .route("/v1/networks", get(networks::networks))
         .route("/v1/windows", get(networks::windows))
-        .route("/v1/fleet", get(fleet::fleet))
-        .route("/v1/fleet/agents", get(fleet::agents))
-        .route("/v1/fleet/gain", get(fleet::gain))
-        .route("/v1/fleet/metrics", get(fleet::metrics))
         .route("/v1/events", get(events))
         .route("/v1/events/stream", get(stream))
         .route("/v1/advise", get(advise::advise))
@@ -138,6 +154,7 @@ fn router(shared: Arc<Shared>) -> Router {
         .route("/v1/reload", post(reload))
         .route("/v1/detach", post(detach))
         .merge(page::routes())
+        .merge(list_routes(&shared))
         .merge(feature_routes(&shared))
         .method_not_allowed_fallback(async |method: Method| {
             let text = format!("no {method} here; the header Allow has what there is");

@@ -2,16 +2,20 @@
 //! the command line know this trait and the list in `features.rs`; they name no feature.
 
 use std::any::Any;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
+use axum::http::StatusCode;
+use axum::response::Response;
 use serde_json::Value;
 
+use crate::api::answer::{Answer, Failure};
 use crate::config::reader::Section;
+use crate::gain::Compared;
 use crate::kernel::{Kernel, Setup};
 use crate::looks;
 use crate::metrics::page::Page;
@@ -29,14 +33,14 @@ impl<T: Any + fmt::Debug + PartialEq + Send + Sync> Settings for T {
     }
 }
 
-/// Sections of all features, in the order of the list.
+/// Sections of all features, by the feature's name.
 #[derive(Clone, Debug)]
-pub struct Sections(pub Vec<Arc<dyn Settings>>);
+pub struct Sections(pub BTreeMap<&'static str, Arc<dyn Settings>>);
 
 impl PartialEq for Sections {
     fn eq(&self, other: &Self) -> bool {
-        let pairs = self.0.iter().zip(&other.0);
-        self.0.len() == other.0.len() && pairs.into_iter().all(|(one, two)| one.is_same(&**two))
+        let mut pairs = self.0.values().zip(other.0.values());
+        self.0.keys().eq(other.0.keys()) && pairs.all(|(one, two)| one.is_same(&**two))
     }
 }
 
@@ -48,6 +52,45 @@ pub struct Context<'a> {
     pub own_netns: u64,
     /// Names of containers, by the cookie of their network namespace.
     pub containers: Arc<HashMap<u64, String>>,
+}
+
+/// A session of the agent, for the thread of a feature.
+pub trait Session: Sync {
+    /// The kernel side.
+    fn kernel(&self) -> &Kernel;
+    /// Whether the session ends.
+    fn is_stopping(&self) -> bool;
+    /// Sets or (with `None`) clears a problem.
+    fn problem(&self, kind: &'static str, text: Option<String>);
+    /// Kinds of the problems that parts of the agent have reported.
+    fn noted_kinds(&self) -> Vec<&'static str>;
+    /// Kinds of all problems, by a check now.
+    fn checked_kinds(&self) -> Vec<&'static str>;
+    /// Comparisons of the policy's rules, and of the learner if `learner` is set.
+    fn compared(&self, learner: bool) -> Vec<Compared>;
+}
+
+/// Work of a feature's thread.
+pub type Thread<'a> = Box<dyn FnOnce(&dyn Session) + Send + 'a>;
+
+/// Place of a feature's section in the configuration, and of its metrics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// With those of the learner.
+    Learner,
+    /// After those of the agent.
+    Agent,
+}
+
+/// View of the page, `/page/NAME.js`. Its link is hidden while `GET /v1/NAME` is null.
+#[derive(Clone, Copy, Debug)]
+pub struct PageView {
+    /// Title of the view and of its link.
+    pub title: &'static str,
+    /// HTML of the view.
+    pub body: &'static str,
+    /// Script that fills the view by its function `show`; loaded once the view is opened.
+    pub script: &'static str,
 }
 
 /// Outcome of a poll.
@@ -157,6 +200,42 @@ pub trait Feature: Send + Sync {
     }
     /// The feature's list; `None`: it has none.
     fn list(&self) -> Option<&dyn List> {
+        None
+    }
+
+    /// Place of the feature's section and metrics.
+    fn place(&self) -> Place {
+        Place::Learner
+    }
+    /// Names of the feature's files in the state directory.
+    fn files(&self) -> &'static [&'static str] {
+        &[]
+    }
+    /// Begins a session with these settings, before the store is opened; `state` is the state
+    /// directory.
+    ///
+    /// # Errors
+    /// Settings that cannot work.
+    fn begin(&self, _settings: &dyn Settings, _state: &Path) -> Result<()> {
+        Ok(())
+    }
+    /// Work of a thread of its own, until the session ends; `None`: there is none.
+    fn thread(&self) -> Option<Thread<'_>> {
+        None
+    }
+    /// Paths below `/v1/NAME` that the feature answers; "" is `/v1/NAME` itself.
+    fn paths(&self) -> &'static [&'static str] {
+        &[]
+    }
+    /// The answer to `GET` of a path. Requests for one path wait for each other.
+    ///
+    /// # Errors
+    /// A refusal, for the client.
+    fn answer(&self, _path: &str) -> Answer<Response> {
+        Err(Failure(StatusCode::NOT_FOUND, String::new()))
+    }
+    /// View of the page; `None`: there is none.
+    fn page_view(&self) -> Option<PageView> {
         None
     }
 }

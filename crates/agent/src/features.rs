@@ -2,11 +2,11 @@
 //! the agent is built without the feature, and all others work.
 
 use crate::config::reader::Section;
-use crate::feature::{self, Feature, Sections};
+use crate::feature::{self, Feature, Place, Sections};
 
 macro_rules! features {
     ($($name:ident),* $(,)?) => {
-        $(mod $name;)*
+        $(pub mod $name;)*
 
         /// New objects of all features, for an agent or to list the features.
         pub fn all() -> Vec<Box<dyn Feature>> {
@@ -17,11 +17,19 @@ macro_rules! features {
 
 features! {
     clamps,
+    fleet,
 }
 
-/// Reads the sections of all features.
-pub fn read_sections(root: &mut Section<'_>) -> Sections {
-    Sections(all().iter().map(|it| it.read_settings(root)).collect())
+/// Reads the sections that stand in a place of the configuration.
+pub fn read_sections(root: &mut Section<'_>, place: Place) -> Sections {
+    let features = all().into_iter().filter(|it| it.place() == place);
+    let sections = features.map(|it| (it.name(), it.read_settings(root)));
+    Sections(sections.collect())
+}
+
+/// Names of the features' files in the state directory.
+pub fn files() -> Vec<&'static str> {
+    all().iter().flat_map(|it| it.files()).copied().collect()
 }
 
 /// Names of the features with a list.

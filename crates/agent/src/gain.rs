@@ -25,9 +25,11 @@ mod times;
 mod words;
 
 pub use advice::{Advice, Question, Source};
-pub use fleet::{Compared, of_agents};
-pub use present::Asked;
+pub use fleet::Compared;
+pub use look::judged;
+pub use present::{Against, Asked, found_in};
 pub use rules::{Rules, Taken};
+pub use words::{presented_row, thousands};
 
 /// Prefix lengths of groups, in IPv4 and IPv6.
 const GROUP_IPV4: u32 = 24;

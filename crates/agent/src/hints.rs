@@ -4,7 +4,7 @@ use crate::feature::Hint;
 use crate::features;
 
 /// Hints by kind of problem: sentences for a page that shows the problem's text before them.
-const HINTS: [Hint; 37] = [
+const HINTS: [Hint; 33] = [
     (
         "arms",
         "Restart the agent: its maps cannot be read. Connections keep their CC meanwhile.",
@@ -32,22 +32,6 @@ const HINTS: [Hint; 37] = [
     (
         "events",
         "Restart the agent: decisions go on in the kernel, and nobody stores their events.",
-    ),
-    (
-        "fleet",
-        "Look at `thalweg fleet status`. The agent goes on with what it knows.",
-    ),
-    (
-        "fleet-file",
-        "Nothing must be done if the fleet has a policy: it is taken again, and the file is written anew. Else remove the file.",
-    ),
-    (
-        "fleet-policy",
-        "Look at the disk of the state directory: policies of the fleet are tried again every ten seconds.",
-    ),
-    (
-        "fleet-share",
-        "Nothing must be done if it ends within minutes: it is tried again every minute. Else restart the agent. The fleet lacks what this agent measured of some networks.",
     ),
     (
         "gain",

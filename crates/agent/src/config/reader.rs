@@ -5,6 +5,8 @@
 
 mod list;
 
+pub use list::List;
+
 use std::cell::RefCell;
 use std::fmt::Display;
 use std::net::SocketAddr;
@@ -500,7 +502,8 @@ impl<'s> Section<'s> {
         read.value
     }
 
-    fn take<T>(
+    /// Takes one key, and parses its value if present.
+    pub fn take<T>(
         &mut self,
         key: Key,
         expected: &str,

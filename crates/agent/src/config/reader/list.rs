@@ -3,8 +3,6 @@
 use std::fmt::Display;
 use std::ops::RangeInclusive;
 
-use thalweg_fleet::Name;
-use thalweg_fleet::keys::PublicKey;
 use thalweg_policy::{Prefix, PrefixError};
 use thalweg_units::address::{Nat64, can_be_nat64};
 use thalweg_units::grammar::{self, is_congestion_control};
@@ -32,8 +30,7 @@ impl Section<'_> {
                 }
             },
         };
-        let read = self.list(key, list, Some(Vec::new()));
-        read.value.unwrap_or_default()
+        self.texts(key, list)
     }
 
     /// A list of prefixes of NAT64, each once, or `None` for `auto`.
@@ -82,70 +79,10 @@ impl Section<'_> {
         self.list(key, arm_list(count, true), None)
     }
 
-    /// Addresses of servers, each once.
-    pub fn servers(&mut self, key: Key) -> Vec<String> {
-        let list = List {
-            expected: "a list of at most 16 servers, each once".to_owned(),
-            once: "each server once",
-            count: 0..=16,
-            auto: false,
-            form: schema::text(),
-            item: |text| match thalweg_fleet::check_server(text) {
-                Ok(()) => Ok(text.to_owned()),
-                Err(_) => Err("tls://HOST:PORT, or nats://HOST:PORT on this machine".to_owned()),
-            },
-        };
+    /// A list of texts in a form of their own, each once.
+    pub fn texts<T: PartialEq + Display>(&mut self, key: Key, list: List<T>) -> Vec<T> {
         let read = self.list(key, list, Some(Vec::new()));
         read.value.unwrap_or_default()
-    }
-
-    /// Labels of the fleet, each once; `all` is none of them, as each agent has it.
-    pub fn labels(&mut self, key: Key) -> Vec<Name> {
-        let list = List {
-            expected: "a list of at most 15 labels, each once".to_owned(),
-            once: "each label once",
-            count: 0..=15,
-            auto: false,
-            form: name_form(),
-            item: |text| match Name::new(text) {
-                Ok(name) if name != Name::all() => Ok(name),
-                Ok(_) => Err("another label: each agent has this one".to_owned()),
-                Err(_) => Err(NAME.to_owned()),
-            },
-        };
-        let read = self.list(key, list, Some(Vec::new()));
-        read.value.unwrap_or_default()
-    }
-
-    /// Public keys of policies, each once.
-    pub fn keys(&mut self, key: Key) -> Vec<PublicKey> {
-        let list = List {
-            expected: "a list of at most 16 keys, each once".to_owned(),
-            once: "each key once",
-            count: 0..=16,
-            auto: false,
-            form: schema::text(),
-            item: |text| match PublicKey::parse(text) {
-                Ok(key) => Ok(key),
-                Err(_) => Err("a public key of policies (M and 55 characters)".to_owned()),
-            },
-        };
-        let read = self.list(key, list, Some(Vec::new()));
-        read.value.unwrap_or_default()
-    }
-
-    /// A name of the fleet, or `None` for `auto`.
-    pub fn name_or_auto(&mut self, key: Key) -> Option<Name> {
-        let expected = format!("\"auto\", the name of the host, or {NAME}");
-        let show = |name: &Option<Name>| string(name.as_ref().map_or("auto", |name| name.as_str()));
-        let form = schema::any_of([schema::only("auto"), name_form()]);
-        let read = self.take(key, &expected, form, None, show, |value| {
-            match text(value)? {
-                "auto" => Some(None),
-                name => Name::new(name).ok().map(Some),
-            }
-        });
-        read.value
     }
 
     fn list<T: PartialEq + Display>(
@@ -194,25 +131,18 @@ impl Section<'_> {
     }
 }
 
-/// Accepted form of a name of the fleet.
-const NAME: &str = "1 to 63 of a-z, A-Z, 0-9, - and _";
-
-fn name_form() -> Form {
-    schema::of_characters("A-Za-z0-9_-", 63)
-}
-
 /// A list whose elements are texts, each once.
-struct List<T> {
-    expected: String,
+pub struct List<T> {
+    pub expected: String,
     /// The message for an element that occurs twice.
-    once: &'static str,
-    count: RangeInclusive<usize>,
+    pub once: &'static str,
+    pub count: RangeInclusive<usize>,
     /// Whether "auto" is accepted instead of a list.
-    auto: bool,
+    pub auto: bool,
     /// The form of an element.
-    form: Form,
+    pub form: Form,
     /// Parses one element, or returns the expected form.
-    item: fn(&str) -> Result<T, String>,
+    pub item: fn(&str) -> Result<T, String>,
 }
 
 fn arm_list(count: RangeInclusive<usize>, auto: bool) -> List<String> {
