@@ -91,38 +91,33 @@ async fn wait_for_port(port_listener: &PortListener, shared: &Shared) -> TcpList
     }
 }
 
-/// The routes of features' lists, `/v1/NAME`.
-fn list_routes(shared: &Shared) -> Router<Api> {
-    let features = shared.statistics.features.iter().enumerate();
-    let lists = features.filter(|(_, feature)| feature.list().is_some());
-    lists.fold(Router::new(), |router, (index, feature)| {
-        let list = async move |State(api): State<Api>| {
-            api.work(move |shared| {
-                let list = shared.statistics.features[index].list();
-                let read = list.map(|it| it.read(&shared.feature_context()));
-                Ok(Json(read.transpose()?))
-            })
-            .await
-        };
-        router.route(&format!("/v1/{}", feature.name()), get(list))
-    })
-}
-
-/// The routes that features answer themselves, below `/v1/NAME`.
+/// The routes of features, `/v1/NAME` and below.
 fn feature_routes(shared: &Shared) -> Router<Api> {
     let mut router = Router::new();
     for (index, feature) in shared.statistics.features.iter().enumerate() {
-        for path in feature.paths() {
-            let turn = Arc::new(Mutex::new(()));
-            let answer = async move |State(api): State<Api>| {
-                let turn = Arc::clone(&turn).lock_owned().await;
-                api.always(move |shared| {
-                    let _turn = turn;
-                    shared.statistics.features[index].answer(path)
+        let path = format!("/v1/{}", feature.name());
+        if feature.list().is_some() {
+            let list = async move |State(api): State<Api>| {
+                api.work(move |shared| {
+                    let list = shared.statistics.features[index].list();
+                    let read = list.map(|it| it.read(&shared.feature_context()));
+                    Ok(Json(read.transpose()?))
                 })
                 .await
             };
-            router = router.route(&format!("/v1/{}{path}", feature.name()), get(answer));
+            router = router.route(&path, get(list));
+        }
+        for below in feature.paths() {
+            let turn = Arc::new(Mutex::new(()));
+            let answer = async move |State(api): State<Api>| {
+                let turn = turn.lock_owned().await;
+                api.always(move |shared| {
+                    let _turn = turn;
+                    shared.statistics.features[index].answer(below)
+                })
+                .await
+            };
+            router = router.route(&format!("{path}{below}"), get(answer));
         }
     }
     router
@@ -154,7 +149,6 @@ fn router(shared: Arc<Shared>) -> Router {
         .route("/v1/reload", post(reload))
         .route("/v1/detach", post(detach))
         .merge(page::routes())
-        .merge(list_routes(&shared))
         .merge(feature_routes(&shared))
         .method_not_allowed_fallback(async |method: Method| {
             let text = format!("no {method} here; the header Allow has what there is");

@@ -1,7 +1,9 @@
 //! The page: files that are part of the program, for browsers.
 
+use std::borrow::Cow;
+
 use axum::Router;
-use axum::body::{Body, Bytes};
+use axum::body::Body;
 use axum::http::{HeaderValue, Response, header};
 use axum::routing::get;
 
@@ -68,33 +70,29 @@ const HEADERS: [(header::HeaderName, &str); 4] = [
 pub(super) fn routes<S: Clone + Send + Sync + 'static>() -> Router<S> {
     let files = files().into_iter();
     files.fold(Router::new(), |router, (path, kind, text)| {
-        let text = Bytes::from(text);
         router.route(&path, get(async move || file(kind, text)))
     })
 }
 
 /// Path, type and text of each file.
-fn files() -> Vec<(String, &'static str, String)> {
-    let features = features::all();
-    let views = features
-        .iter()
-        .filter_map(|it| Some((it.name(), it.page_view()?)));
-    let (mut links, mut bodies, mut scripts) = (String::new(), Vec::new(), Vec::new());
-    for (name, view) in views {
+fn files() -> Vec<(String, &'static str, Cow<'static, str>)> {
+    let own = FILES.map(|(path, kind, text)| (path.to_owned(), kind, Cow::from(text)));
+    let (mut files, mut links, mut bodies) = (Vec::from(own), String::new(), Vec::new());
+    for feature in features::all() {
+        let (name, Some(view)) = (feature.name(), feature.page_view()) else {
+            continue;
+        };
         let title = view.title;
         links += &format!("    <a href=\"#{name}\" id=\"{name}-link\" hidden>{title}</a>\n");
         bodies.push(view.body);
-        scripts.push((format!("/page/{name}.js"), SCRIPT, view.script.to_owned()));
+        files.push((format!("/page/{name}.js"), SCRIPT, view.script.into()));
     }
-    let filled = |text: &str| {
-        text.replace(LINKS, &links)
-            .replace(VIEWS, &bodies.join("\n"))
-    };
-    let own = FILES.map(|(path, kind, text)| (path.to_owned(), kind, filled(text)));
-    own.into_iter().chain(scripts).collect()
+    let page = files[0].2.replace(LINKS, &links);
+    files[0].2 = page.replace(VIEWS, &bodies.join("\n")).into();
+    files
 }
 
-fn file(kind: &'static str, text: Bytes) -> Response<Body> {
+fn file(kind: &'static str, text: Cow<'static, str>) -> Response<Body> {
     let mut answer = Response::new(Body::from(text));
     let headers = answer.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));

@@ -5,8 +5,6 @@
 
 mod list;
 
-pub use list::List;
-
 use std::cell::RefCell;
 use std::fmt::Display;
 use std::net::SocketAddr;

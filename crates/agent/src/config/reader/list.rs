@@ -14,23 +14,17 @@ use super::{Key, Read, Section, Wrong, string, text};
 impl Section<'_> {
     /// A list of IPv4 and IPv6 prefixes, each once.
     pub fn prefixes(&mut self, key: Key, most: usize) -> Vec<Prefix> {
-        let list = List {
-            expected: format!("a list of at most {most} prefixes, each once"),
-            once: "each prefix once",
-            count: 0..=most,
-            auto: false,
-            form: schema::prefix(),
-            item: |text| match Prefix::parse(text) {
-                Ok(prefix) => Ok(prefix),
-                Err(PrefixError::HostBits(prefix)) => {
-                    Err(format!("no bits beyond the length, \"{prefix}\""))
+        let names = ("prefix", "prefixes");
+        self.texts(key, most, names, schema::prefix(), |text| {
+            Prefix::parse(text).map_err(|error| match error {
+                PrefixError::HostBits(prefix) => {
+                    format!("no bits beyond the length, \"{prefix}\"")
                 }
-                Err(PrefixError::Malformed) => {
-                    Err("a prefix such as \"10.0.0.0/8\" or \"2001:db8::/32\"".to_owned())
+                PrefixError::Malformed => {
+                    "a prefix such as \"10.0.0.0/8\" or \"2001:db8::/32\"".to_owned()
                 }
-            },
-        };
-        self.texts(key, list)
+            })
+        })
     }
 
     /// A list of prefixes of NAT64, each once, or `None` for `auto`.
@@ -40,7 +34,7 @@ impl Section<'_> {
                 "\"auto\", or a list of at most {} prefixes, each once",
                 Nat64::MOST
             ),
-            once: "each prefix once",
+            once: "prefix",
             count: 0..=Nat64::MOST,
             auto: true,
             form: schema::prefix(),
@@ -79,8 +73,24 @@ impl Section<'_> {
         self.list(key, arm_list(count, true), None)
     }
 
-    /// A list of texts in a form of their own, each once.
-    pub fn texts<T: PartialEq + Display>(&mut self, key: Key, list: List<T>) -> Vec<T> {
+    /// A list of at most `most` texts, each once; `names` is what one and many are called. `item`
+    /// parses one, or returns the expected form.
+    pub fn texts<T: PartialEq + Display>(
+        &mut self,
+        key: Key,
+        most: usize,
+        (once, many): (&'static str, &str),
+        form: Form,
+        item: fn(&str) -> Result<T, String>,
+    ) -> Vec<T> {
+        let list = List {
+            expected: format!("a list of at most {most} {many}, each once"),
+            once,
+            count: 0..=most,
+            auto: false,
+            form,
+            item,
+        };
         let read = self.list(key, list, Some(Vec::new()));
         read.value.unwrap_or_default()
     }
@@ -114,7 +124,9 @@ impl Section<'_> {
             for item in items {
                 // Not a text: the message lists the accepted texts.
                 match (list.item)(text(item.get_ref()).unwrap_or_default()) {
-                    Ok(it) if read.contains(&it) => wrong.push(Wrong::new(item, list.once)),
+                    Ok(it) if read.contains(&it) => {
+                        wrong.push(Wrong::new(item, format!("each {} once", list.once)))
+                    }
                     Ok(it) => read.push(it),
                     Err(expected) => wrong.push(Wrong::new(item, expected)),
                 }
@@ -132,17 +144,17 @@ impl Section<'_> {
 }
 
 /// A list whose elements are texts, each once.
-pub struct List<T> {
-    pub expected: String,
-    /// The message for an element that occurs twice.
-    pub once: &'static str,
-    pub count: RangeInclusive<usize>,
+struct List<T> {
+    expected: String,
+    /// Name of an element; each occurs once.
+    once: &'static str,
+    count: RangeInclusive<usize>,
     /// Whether "auto" is accepted instead of a list.
-    pub auto: bool,
+    auto: bool,
     /// The form of an element.
-    pub form: Form,
+    form: Form,
     /// Parses one element, or returns the expected form.
-    pub item: fn(&str) -> Result<T, String>,
+    item: fn(&str) -> Result<T, String>,
 }
 
 fn arm_list(count: RangeInclusive<usize>, auto: bool) -> List<String> {
@@ -152,7 +164,7 @@ fn arm_list(count: RangeInclusive<usize>, auto: bool) -> List<String> {
         expected: format!(
             "{or}a list of {least} to {most} names of congestion controls, each once"
         ),
-        once: "each name once",
+        once: "name",
         count,
         auto,
         form: schema::congestion_control(),

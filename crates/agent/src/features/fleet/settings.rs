@@ -6,7 +6,7 @@ use thalweg_fleet::keys::PublicKey;
 use thalweg_fleet::{Identity, Name, NameError, Settings};
 use thalweg_units::schema::{self, Form};
 
-use crate::config::reader::{Key, List, PATH_MAX, Section};
+use crate::config::reader::{Key, PATH_MAX, Section};
 
 /// Accepted form of a name of the fleet.
 const NAME: &str = "1 to 63 of a-z, A-Z, 0-9, - and _";
@@ -38,10 +38,9 @@ pub struct FleetMember {
 impl FleetMember {
     /// Reads the section; `None`: the agent is in no fleet.
     pub fn read(section: &mut Section<'_>) -> Option<Self> {
-        let servers = servers(section, (
-            "servers",
-            "NATS servers, as `tls://nats.example.com:4222`; any of them will do. None: no fleet.",
-        ));
+        let servers = section.texts(
+            ("servers", "NATS servers, as `tls://nats.example.com:4222`; any of them will do. None: no fleet."),
+            16, ("server", "servers"), schema::text(), parse_server);
         let member = Self {
             name: name_or_auto(section, ("name", "The agent's name in the fleet, by which the server permits it to write. Of a host's name, dots become `_` and `_` becomes `__`.")),
             nkey: section.path_or_none(("nkey", "File with the agent's seed (`agent.nk`), mode 0600."), PATH_MAX),
@@ -49,8 +48,8 @@ impl FleetMember {
             ca: section.path_or_none(("ca", "Certificates of the servers' CA; else the system's."), PATH_MAX),
             share: section.boolean(("share", "Reports what it measures itself."), true),
             take: section.boolean(("take", "Others' reports decide where the agent knows nothing itself."), true),
-            labels: labels(section, ("labels", "Labels whose [policies](../guide/fleet.md#6-policies) the agent obeys, beside `all`. The first one that has a policy wins.")),
-            keys: keys(section, ("keys", "Public keys (`thalweg fleet key`) whose policies the agent obeys. Without any it obeys none.")),
+            labels: section.texts(("labels", "Labels whose [policies](../guide/fleet.md#6-policies) the agent obeys, beside `all`. The first one that has a policy wins."), 15, ("label", "labels"), name_form(), parse_label),
+            keys: section.texts(("keys", "Public keys (`thalweg fleet key`) whose policies the agent obeys. Without any it obeys none."), 16, ("key", "keys"), schema::text(), parse_key),
             servers,
         };
         (!member.servers.is_empty()).then_some(member)
@@ -79,53 +78,25 @@ impl FleetMember {
     }
 }
 
-/// Addresses of servers, each once.
-fn servers(section: &mut Section<'_>, key: Key) -> Vec<String> {
-    let list = List {
-        expected: "a list of at most 16 servers, each once".to_owned(),
-        once: "each server once",
-        count: 0..=16,
-        auto: false,
-        form: schema::text(),
-        item: |text| match thalweg_fleet::check_server(text) {
-            Ok(()) => Ok(text.to_owned()),
-            Err(_) => Err("tls://HOST:PORT, or nats://HOST:PORT on this machine".to_owned()),
-        },
-    };
-    section.texts(key, list)
+fn parse_server(text: &str) -> Result<String, String> {
+    match thalweg_fleet::check_server(text) {
+        Ok(()) => Ok(text.to_owned()),
+        Err(_) => Err("tls://HOST:PORT, or nats://HOST:PORT on this machine".to_owned()),
+    }
 }
 
-/// Labels, each once; `all` is none of them, as each agent has it.
-fn labels(section: &mut Section<'_>, key: Key) -> Vec<Name> {
-    let list = List {
-        expected: "a list of at most 15 labels, each once".to_owned(),
-        once: "each label once",
-        count: 0..=15,
-        auto: false,
-        form: name_form(),
-        item: |text| match Name::new(text) {
-            Ok(name) if name != Name::all() => Ok(name),
-            Ok(_) => Err("another label: each agent has this one".to_owned()),
-            Err(_) => Err(NAME.to_owned()),
-        },
-    };
-    section.texts(key, list)
+/// A label; `all` is none of them, as each agent has it.
+fn parse_label(text: &str) -> Result<Name, String> {
+    match Name::new(text) {
+        Ok(name) if name != Name::all() => Ok(name),
+        Ok(_) => Err("another label: each agent has this one".to_owned()),
+        Err(_) => Err(NAME.to_owned()),
+    }
 }
 
-/// Public keys of policies, each once.
-fn keys(section: &mut Section<'_>, key: Key) -> Vec<PublicKey> {
-    let list = List {
-        expected: "a list of at most 16 keys, each once".to_owned(),
-        once: "each key once",
-        count: 0..=16,
-        auto: false,
-        form: schema::text(),
-        item: |text| match PublicKey::parse(text) {
-            Ok(key) => Ok(key),
-            Err(_) => Err("a public key of policies (M and 55 characters)".to_owned()),
-        },
-    };
-    section.texts(key, list)
+fn parse_key(text: &str) -> Result<PublicKey, String> {
+    let wrong = |_| "a public key of policies (M and 55 characters)".to_owned();
+    PublicKey::parse(text).map_err(wrong)
 }
 
 /// The agent's name, or `None` for `auto`.
@@ -209,34 +180,21 @@ keys = ["MCD7D3BTJUNEN6JY54U5EZ2ETX5YE6LRPQ6WGIGF75NSD73YM7OFYNET"]
         for (key, right, wrong) in [
             (
                 "servers",
-                &[
-                    "[]",
-                    "[\"nats://127.0.0.1:1\", \"nats://localhost:2\"]",
-                ][..],
-                &[
-                    "\"tls://a:4222\"",
-                    "[\"nats://192.0.2.1:4222\"]",
-                    "[\"a:4222\"]",
-                    "[7]",
-                    "[\"tls://a:1\", \"tls://a:1\"]",
-                ][..],
+                r#"[] ["nats://127.0.0.1:1","nats://localhost:2"]"#,
+                r#""tls://a:4222" ["nats://192.0.2.1:4222"] ["a:4222"] [7] ["tls://a:1","tls://a:1"]"#,
             ),
             (
                 "labels",
-                &["[]", "[\"web-1_a\", \"b\"]"],
-                &["\"web\"", "[\"all\"]", "[\"a.b\"]", "[7]", "[\"a\", \"a\"]"],
+                r#"[] ["web-1_a","b"]"#,
+                r#""web" ["all"] ["a.b"] [7] ["a","a"]"#,
             ),
-            ("keys", &["[]"], &["\"M\"", "[\"M\"]", "[\"\"]", "[7]"]),
-            (
-                "name",
-                &["\"auto\"", "\"web-1_a\""],
-                &["\"\"", "\"a.b\"", "\"a b\"", "7", "[]"],
-            ),
+            ("keys", "[]", r#""M" ["M"] [""] [7]"#),
+            ("name", r#""auto" "web-1_a""#, r#""" "a.b" "a/b" 7 []"#),
         ] {
-            for value in right {
+            for value in right.split(' ') {
                 assert!(read(key, value).is_ok(), "{key} = {value}");
             }
-            for value in wrong {
+            for value in wrong.split(' ') {
                 let fault = read(key, value).unwrap_err().to_string();
                 assert!(fault.starts_with("t.toml:2:"), "{fault}");
                 assert!(fault.contains(&format!(": fleet.{key}: found ")), "{fault}");
