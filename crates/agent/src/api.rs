@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::{Request, State};
-use axum::http::{Method, StatusCode, header};
+use axum::http::{Method, StatusCode, Uri, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::{get, on, post};
 use axum::{Extension, Json, Router};
 use serde::Deserialize;
 use serde_json::json;
@@ -91,11 +91,10 @@ async fn wait_for_port(port_listener: &PortListener, shared: &Shared) -> TcpList
     }
 }
 
-/// The routes of features, `/v1/NAME` and below.
+/// The routes of features.
 fn feature_routes(shared: &Shared) -> Router<Api> {
     let mut router = Router::new();
     for (index, feature) in shared.statistics.features.iter().enumerate() {
-        let path = format!("/v1/{}", feature.name());
         if feature.list().is_some() {
             let list = async move |State(api): State<Api>| {
                 api.work(move |shared| {
@@ -105,19 +104,20 @@ fn feature_routes(shared: &Shared) -> Router<Api> {
                 })
                 .await
             };
-            router = router.route(&path, get(list));
+            router = router.route(&format!("/v1/{}", feature.name()), get(list));
         }
-        for below in feature.paths() {
+        for &(method, path) in feature.routes() {
             let turn = Arc::new(Mutex::new(()));
-            let answer = async move |State(api): State<Api>| {
+            let answer = async move |State(api): State<Api>, uri: Uri| {
                 let turn = turn.lock_owned().await;
                 api.always(move |shared| {
                     let _turn = turn;
-                    shared.statistics.features[index].answer(below)
+                    let feature = &shared.statistics.features[index];
+                    feature.answer(path, &uri, &shared.feature_context())
                 })
                 .await
             };
-            router = router.route(&format!("{path}{below}"), get(answer));
+            router = router.route(path, on(method, answer));
         }
     }
     router

@@ -9,8 +9,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
-use axum::http::StatusCode;
+use axum::http::{StatusCode, Uri};
 use axum::response::Response;
+use axum::routing::MethodFilter;
 use serde_json::Value;
 
 use crate::api::answer::{Answer, Failure};
@@ -101,6 +102,9 @@ pub struct Polled {
     /// Reason that the feature does not work, or only in part; `None`: it works.
     pub problem: Option<String>,
 }
+
+/// Method and path of a route below `/v1`.
+pub type Route = (MethodFilter, &'static str);
 
 /// Kind of a problem, and a sentence for an operator who sees it.
 pub type Hint = (&'static str, &'static str);
@@ -223,16 +227,16 @@ pub trait Feature: Send + Sync {
     fn thread(&self) -> Option<Thread<'_>> {
         None
     }
-    /// Paths below `/v1/NAME` that the feature answers; "" is `/v1/NAME` itself.
-    fn paths(&self) -> &'static [&'static str] {
+    /// Routes of the API.
+    fn routes(&self) -> &'static [Route] {
         &[]
     }
-    /// The answer to `GET` of a path. Requests for one path wait for each other.
+    /// The answer to a request of such a route. Requests of one route wait for each other.
     ///
     /// # Errors
-    /// A refusal, for the client.
-    fn answer(&self, _path: &str) -> Answer<Response> {
-        Err(Failure(StatusCode::NOT_FOUND, String::new()))
+    /// The request is refused, or the answer is not known.
+    fn answer(&self, route: &str, _uri: &Uri, _context: &Context<'_>) -> Answer<Response> {
+        Err(Failure(StatusCode::NOT_FOUND, route.to_owned()))
     }
     /// View of the page; `None`: there is none.
     fn page_view(&self) -> Option<PageView> {

@@ -11,12 +11,13 @@ use std::time::Duration;
 
 use anyhow::Result;
 use axum::Json;
-use axum::http::{StatusCode, header};
+use axum::http::{StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
+use axum::routing::MethodFilter;
 
 use crate::api::answer::{Answer, Failure};
 use crate::config::reader::Section;
-use crate::feature::{Context, Feature, Hint, PageView, Place, Settings, Thread};
+use crate::feature::{Context, Feature, Hint, PageView, Place, Route, Settings, Thread};
 use crate::kernel::Setup;
 use crate::metrics::CONTENT_TYPE;
 use crate::metrics::page::Page;
@@ -138,15 +139,20 @@ impl Feature for State {
         Some(Box::new(move |session| membership.run(session)))
     }
 
-    fn paths(&self) -> &'static [&'static str] {
-        &["", "/agents", "/gain", "/metrics"]
+    fn routes(&self) -> &'static [Route] {
+        &[
+            (MethodFilter::GET, "/v1/fleet"),
+            (MethodFilter::GET, "/v1/fleet/agents"),
+            (MethodFilter::GET, "/v1/fleet/gain"),
+            (MethodFilter::GET, "/v1/fleet/metrics"),
+        ]
     }
 
-    fn answer(&self, path: &str) -> Answer<Response> {
-        Ok(match path {
-            "/agents" => Json(self.statuses(FRESH)?.map(|it| it.agents())).into_response(),
-            "/gain" => Json(self.statuses(FRESH)?.map(|it| it.gain())).into_response(),
-            "/metrics" => {
+    fn answer(&self, route: &str, _: &Uri, _: &Context<'_>) -> Answer<Response> {
+        Ok(match route {
+            "/v1/fleet/agents" => Json(self.statuses(FRESH)?.map(|it| it.agents())).into_response(),
+            "/v1/fleet/gain" => Json(self.statuses(FRESH)?.map(|it| it.gain())).into_response(),
+            "/v1/fleet/metrics" => {
                 let Some(statuses) = self.statuses(SCRAPED)? else {
                     let text = "this agent is in no fleet".to_owned();
                     return Err(Failure(StatusCode::NOT_FOUND, text));
