@@ -15,21 +15,19 @@ use times::HOUR_NS;
 mod advice;
 mod event;
 mod fleet;
-mod look;
-mod present;
+pub mod look;
+pub mod present;
 mod rules;
 mod session;
 #[cfg(test)]
 mod tests;
 mod times;
-mod words;
+pub mod words;
 
 pub use advice::{Advice, Question, Source};
 pub use fleet::Compared;
-pub use look::judged;
-pub use present::{Against, Asked, found_in};
+pub use present::Asked;
 pub use rules::{Rules, Taken};
-pub use words::{presented_row, thousands};
 
 /// Prefix lengths of groups, in IPv4 and IPv6.
 const GROUP_IPV4: u32 = 24;

@@ -12,7 +12,9 @@ use super::view::{
     FleetAgent, FleetAgents, FleetComparison, FleetGain, FleetLeftOut, FleetProgress, FleetSilent,
     FleetSpread,
 };
-use crate::gain::{Against, found_in, judged, presented_row, thousands};
+use crate::gain::look::judged;
+use crate::gain::present::{Against, found_in};
+use crate::gain::words::{presented_row, thousands};
 use crate::view::GainRow;
 
 /// Age from which an agent is silent: of its statuses every ten minutes two were lost, the third is
