@@ -331,7 +331,10 @@ mod tests {
         let set = parse("[clamp]\nprefixes = [\"10.0.0.0/8\", \"fd00::/8\"]\n").unwrap();
         assert_ne!(set, Config::default());
         assert_eq!(set, set.clone());
-        assert_eq!(parse("[clamp]\nprefixes = []\n").unwrap(), Config::default());
+        assert_eq!(
+            parse("[clamp]\nprefixes = []\n").unwrap(),
+            Config::default()
+        );
         let refused = parse("[clamp]\nprefixes = [\"10.0.0.1/8\"]\n").unwrap_err();
         assert_eq!(
             refused.to_string(),

@@ -61,14 +61,17 @@ impl State {
     /// Statuses of all agents, read at most `most` ago; `None`: this agent is in no fleet.
     fn statuses(&self, most: Duration) -> Answer<Option<Arc<Statuses>>> {
         let read = self.membership().map(|it| it.statuses(most));
-        let refused = |fault: thalweg_fleet::Fault| Failure(StatusCode::SERVICE_UNAVAILABLE, fault.text);
+        let refused =
+            |fault: thalweg_fleet::Fault| Failure(StatusCode::SERVICE_UNAVAILABLE, fault.text);
         read.transpose().map_err(refused)
     }
 }
 
 /// The feature's section; `None`: the agent is in no fleet.
 fn member(settings: &dyn Settings) -> Option<&FleetMember> {
-    (settings as &dyn Any).downcast_ref::<Option<FleetMember>>()?.as_ref()
+    (settings as &dyn Any)
+        .downcast_ref::<Option<FleetMember>>()?
+        .as_ref()
 }
 
 impl Feature for State {
@@ -78,22 +81,22 @@ impl Feature for State {
 
     fn hints(&self) -> &'static [Hint] {
         &[
-        (
-            "fleet",
-            "Look at `thalweg fleet status`. The agent goes on with what it knows.",
-        ),
-        (
-            "fleet-file",
-            "Nothing must be done if the fleet has a policy: it is taken again, and the file is written anew. Else remove the file.",
-        ),
-        (
-            "fleet-policy",
-            "Look at the disk of the state directory: policies of the fleet are tried again every ten seconds.",
-        ),
-        (
-            "fleet-share",
-            "Nothing must be done if it ends within minutes: it is tried again every minute. Else restart the agent. The fleet lacks what this agent measured of some networks.",
-        ),
+            (
+                "fleet",
+                "Look at `thalweg fleet status`. The agent goes on with what it knows.",
+            ),
+            (
+                "fleet-file",
+                "Nothing must be done if the fleet has a policy: it is taken again, and the file is written anew. Else remove the file.",
+            ),
+            (
+                "fleet-policy",
+                "Look at the disk of the state directory: policies of the fleet are tried again every ten seconds.",
+            ),
+            (
+                "fleet-share",
+                "Nothing must be done if it ends within minutes: it is tried again every minute. Else restart the agent. The fleet lacks what this agent measured of some networks.",
+            ),
         ]
     }
 

@@ -351,7 +351,12 @@ impl Membership {
 
     /// Writes the records of other agents' reports in each network namespace: containers talk to
     /// the same networks.
-    fn write(&self, session: &dyn Session, report_store: &mut ReportStore, now: Instant) -> Result<()> {
+    fn write(
+        &self,
+        session: &dyn Session,
+        report_store: &mut ReportStore,
+        now: Instant,
+    ) -> Result<()> {
         let setup = session.kernel().setup();
         let lengths = (setup.networks.ipv4_prefix, setup.networks.ipv6_prefix);
         let arms = session.kernel().arms()?;
@@ -399,7 +404,14 @@ impl Membership {
         now: Instant,
     ) -> Result<()> {
         let arms = session.kernel().arms()?;
-        let named = |number: u64| session.kernel().setup().named.name(number).map(str::to_owned);
+        let named = |number: u64| {
+            session
+                .kernel()
+                .setup()
+                .named
+                .name(number)
+                .map(str::to_owned)
+        };
         let mut all: HashMap<Network, Measured> = HashMap::new();
         for (key, group) in groups {
             let Some(measured) = measured(&key, &group, &arms, named) else {
@@ -435,7 +447,12 @@ impl Membership {
         })
     }
 
-    fn status(&self, session: &dyn Session, policies: Vec<Progress>, faults: Vec<String>) -> Status {
+    fn status(
+        &self,
+        session: &dyn Session,
+        policies: Vec<Progress>,
+        faults: Vec<String>,
+    ) -> Status {
         let setup = session.kernel().setup();
         // Otherwise the comparison is of an earlier configuration.
         let compares = !setup.dry_run && !setup.advise.only && setup.control.share_q16 > 0;

@@ -9,9 +9,7 @@ use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::registry::Registry;
 use thalweg_fleet::Kind;
 
-use super::view::{
-    FleetAgents, FleetComparison, FleetGain, FleetPlace, FleetSpread, FleetTraffic,
-};
+use super::view::{FleetAgents, FleetComparison, FleetGain, FleetPlace, FleetSpread, FleetTraffic};
 use crate::metrics::page::{Page, Rows};
 use crate::view::GainRow;
 

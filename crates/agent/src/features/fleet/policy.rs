@@ -101,8 +101,7 @@ impl Policies {
     /// Numbers of the policies that were obeyed, by label.
     pub fn numbers(state: &Path) -> BTreeMap<Name, u64> {
         // `new` reports a file that cannot be read.
-        load(&state.join(FILE_NAME))
-            .map_or_else(|_| BTreeMap::new(), |desired| desired.numbers())
+        load(&state.join(FILE_NAME)).map_or_else(|_| BTreeMap::new(), |desired| desired.numbers())
     }
 
     /// Progress of each label's policy.

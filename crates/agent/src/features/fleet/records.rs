@@ -34,7 +34,8 @@ pub struct FleetNetworks {
 /// A map that cannot be read or written. Records written before stay.
 pub fn set_fleet(
     kernel: &Kernel,
-    told: &BTreeMap<u64, Vec<(HostKey, &Prior)>>) -> Result<FleetNetworks> {
+    told: &BTreeMap<u64, Vec<(HostKey, &Prior)>>,
+) -> Result<FleetNetworks> {
     let mut done = FleetNetworks::default();
     let (defaults, worths) = (kernel.defaults()?, kernel.worths()?);
     let worth = |level: Level| match worths.levels.get(level as usize) {
