@@ -109,6 +109,7 @@ lint: ## Run the checks alone: format, lints, licences
 
 fmt: ## Format the Rust and C sources
 	@$(rust) cargo fmt --all
+	@$(rust) rustfmt --edition 2024 crates/agent/src/features/*.rs
 	@find bpf -name '*.[ch]' -exec clang-format -i {} +
 
 clean: ## Remove what was built

@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::{Request, State};
-use axum::http::{Method, StatusCode, header};
+use axum::http::{Method, StatusCode, Uri, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::{get, on, post};
 use axum::{Extension, Json, Router};
 use serde::Deserialize;
 use serde_json::json;
@@ -23,6 +23,7 @@ use thalweg_control::privileges;
 use thalweg_learner::HostKey;
 use thalweg_units::address;
 use tokio::net::{TcpListener, UnixListener};
+use tokio::sync::Mutex;
 
 use crate::api::tcp::PortListener;
 use crate::metrics::CONTENT_TYPE;
@@ -30,11 +31,10 @@ use crate::shared::Shared;
 use crate::view;
 
 mod advise;
-mod answer;
+pub mod answer;
 mod best;
 mod connections;
 mod explain;
-mod fleet;
 mod gain;
 mod history;
 mod import;
@@ -91,20 +91,36 @@ async fn wait_for_port(port_listener: &PortListener, shared: &Shared) -> TcpList
     }
 }
 
-/// The routes of features, `/v1/NAME`.
+/// The routes of features.
 fn feature_routes(shared: &Shared) -> Router<Api> {
-    let count = shared.statistics.features.len();
-    (0..count).fold(Router::new(), |router, index| {
-        let path = format!("/v1/{}", shared.statistics.features[index].name());
-        let list = async move |State(api): State<Api>| {
-            api.work(move |shared| {
-                let feature = &shared.statistics.features[index];
-                Ok(Json(feature.list(&shared.feature_context())?))
-            })
-            .await
-        };
-        router.route(&path, get(list))
-    })
+    let mut router = Router::new();
+    for (index, feature) in shared.statistics.features.iter().enumerate() {
+        if feature.list().is_some() {
+            let list = async move |State(api): State<Api>| {
+                api.work(move |shared| {
+                    let list = shared.statistics.features[index].list();
+                    let read = list.map(|it| it.read(&shared.feature_context()));
+                    Ok(Json(read.transpose()?))
+                })
+                .await
+            };
+            router = router.route(&format!("/v1/{}", feature.name()), get(list));
+        }
+        for &(method, path) in feature.routes() {
+            let turn = Arc::new(Mutex::new(()));
+            let answer = async move |State(api): State<Api>, uri: Uri| {
+                let turn = turn.lock_owned().await;
+                api.always(move |shared| {
+                    let _turn = turn;
+                    let feature = &shared.statistics.features[index];
+                    feature.answer(path, &uri, &shared.feature_context())
+                })
+                .await
+            };
+            router = router.route(path, on(method, answer));
+        }
+    }
+    router
 }
 
 /// The routes.
@@ -120,10 +136,6 @@ fn router(shared: Arc<Shared>) -> Router {
         )
         .route("/v1/networks", get(networks::networks))
         .route("/v1/windows", get(networks::windows))
-        .route("/v1/fleet", get(fleet::fleet))
-        .route("/v1/fleet/agents", get(fleet::agents))
-        .route("/v1/fleet/gain", get(fleet::gain))
-        .route("/v1/fleet/metrics", get(fleet::metrics))
         .route("/v1/events", get(events))
         .route("/v1/events/stream", get(stream))
         .route("/v1/advise", get(advise::advise))

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use thalweg_learner::{Mode, Params};
 use thalweg_units::file::MAX_FILE_BYTES;
 
-use crate::feature::Sections;
+use crate::feature::{Place, Sections};
 use crate::features;
 use crate::trusted;
 
@@ -20,7 +20,7 @@ pub(crate) mod reader;
 #[cfg(test)]
 mod tests;
 
-use agent::{Events, FleetMember, Http, Paths, Snapshot};
+use agent::{Events, Http, Paths, Snapshot};
 pub use error::ConfigError;
 use learner::{Advise, Arms, ControlGroup, Hosts, InitialWindow, Learning, Networks};
 pub use reader::KeyDescription;
@@ -65,8 +65,6 @@ pub struct Config {
     pub snapshot: Snapshot,
     /// `[http]`.
     pub http: Http,
-    /// `[fleet]`; `None`: the agent is in none.
-    pub fleet: Option<FleetMember>,
     /// File that it was read from; `None`: every key has its default.
     pub file: Option<PathBuf>,
 }
@@ -171,7 +169,7 @@ impl Config {
             ("dry_run", "Decides, logs and scores, but sets nothing."),
             false,
         );
-        Self {
+        let mut config = Self {
             mode,
             dry_run,
             cgroup: root.path_or_auto(("cgroup", "cgroup v2 directory whose connections are reached, descendants included. `auto`: the whole machine.")),
@@ -180,16 +178,18 @@ impl Config {
             hosts: root.section("hosts", Hosts::read),
             networks: root.section("networks", Networks::read),
             initial_window: root.section("initial_window", InitialWindow::read),
-            features: features::read_sections(root),
+            features: features::read_sections(root, Place::Learner),
             learning: root.section("learning", Learning::read),
             control: root.section("control", ControlGroup::read),
             advise: root.section("advise", |section| Advise::read(section, mode, dry_run)),
             events: root.section("events", Events::read),
             snapshot: root.section("snapshot", Snapshot::read),
             http: root.section("http", Http::read),
-            fleet: root.section("fleet", FleetMember::read),
             file: None,
-        }
+        };
+        let Sections(others) = features::read_sections(root, Place::Agent);
+        config.features.0.extend(others);
+        config
     }
 }
 

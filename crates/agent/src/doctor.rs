@@ -72,7 +72,7 @@ pub fn requirements() -> Vec<Requirement> {
     [LEARNING]
         .into_iter()
         .chain(LEARNING_PARTS.iter().copied())
-        .chain(of_features.iter().map(|feature| feature.requirement()))
+        .chain(of_features.iter().filter_map(|it| it.requirement()))
         .chain(OTHERS.iter().copied())
         .collect()
 }

@@ -277,7 +277,7 @@ impl EventLoop {
             }
         }
         self.looks
-            .note(began, watch.total(), &shared.statistics.looks);
+            .note(began, watch.total(), Some(&shared.statistics.looks));
         shared.problem("long-connections", self.long_faults.in_words());
         take_all(self)
     }

@@ -2,16 +2,21 @@
 //! the command line know this trait and the list in `features.rs`; they name no feature.
 
 use std::any::Any;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
+use axum::http::{StatusCode, Uri};
+use axum::response::Response;
+use axum::routing::MethodFilter;
 use serde_json::Value;
 
+use crate::api::answer::{Answer, Failure};
 use crate::config::reader::Section;
+use crate::gain::Compared;
 use crate::kernel::{Kernel, Setup};
 use crate::looks;
 use crate::metrics::page::Page;
@@ -29,14 +34,14 @@ impl<T: Any + fmt::Debug + PartialEq + Send + Sync> Settings for T {
     }
 }
 
-/// Sections of all features, in the order of the list.
+/// Sections of all features, by the feature's name.
 #[derive(Clone, Debug)]
-pub struct Sections(pub Vec<Arc<dyn Settings>>);
+pub struct Sections(pub BTreeMap<&'static str, Arc<dyn Settings>>);
 
 impl PartialEq for Sections {
     fn eq(&self, other: &Self) -> bool {
-        let pairs = self.0.iter().zip(&other.0);
-        self.0.len() == other.0.len() && pairs.into_iter().all(|(one, two)| one.is_same(&**two))
+        let mut pairs = self.0.values().zip(other.0.values());
+        self.0.keys().eq(other.0.keys()) && pairs.all(|(one, two)| one.is_same(&**two))
     }
 }
 
@@ -50,6 +55,45 @@ pub struct Context<'a> {
     pub containers: Arc<HashMap<u64, String>>,
 }
 
+/// A session of the agent, for the thread of a feature.
+pub trait Session: Sync {
+    /// The kernel side.
+    fn kernel(&self) -> &Kernel;
+    /// Whether the session ends.
+    fn is_stopping(&self) -> bool;
+    /// Sets or (with `None`) clears a problem.
+    fn problem(&self, kind: &'static str, text: Option<String>);
+    /// Kinds of the problems that parts of the agent have reported.
+    fn noted_kinds(&self) -> Vec<&'static str>;
+    /// Kinds of all problems, by a check now.
+    fn checked_kinds(&self) -> Vec<&'static str>;
+    /// Comparisons of the policy's rules, and of the learner if `learner` is set.
+    fn compared(&self, learner: bool) -> Vec<Compared>;
+}
+
+/// Work of a feature's thread.
+pub type Thread<'a> = Box<dyn FnOnce(&dyn Session) + Send + 'a>;
+
+/// Place of a feature's section in the configuration, and of its metrics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// With those of the learner.
+    Learner,
+    /// After those of the agent.
+    Agent,
+}
+
+/// View of the page, `/page/NAME.js`. Its link is hidden while `GET /v1/NAME` is null.
+#[derive(Clone, Copy, Debug)]
+pub struct PageView {
+    /// Title of the view and of its link.
+    pub title: &'static str,
+    /// HTML of the view.
+    pub body: &'static str,
+    /// Script that fills the view by its function `show`; loaded once the view is opened.
+    pub script: &'static str,
+}
+
 /// Outcome of a poll.
 #[derive(Debug, Default)]
 pub struct Polled {
@@ -58,6 +102,12 @@ pub struct Polled {
     /// Reason that the feature does not work, or only in part; `None`: it works.
     pub problem: Option<String>,
 }
+
+/// Method and path of a route below `/v1`.
+pub type Route = (MethodFilter, &'static str);
+
+/// Kind of a problem, and a sentence for an operator who sees it.
+pub type Hint = (&'static str, &'static str);
 
 /// Names of a feature's leftover, for the command line and the API.
 #[derive(Clone, Copy, Debug)]
@@ -75,59 +125,134 @@ pub type Undo = Box<dyn FnOnce() -> Result<()>>;
 pub trait Feature: Send + Sync {
     /// Kind of the feature's problem, key in `GET /v1/status`, path below `/v1`, sub-command.
     fn name(&self) -> &'static str;
-    /// Sentence of `--help` on the sub-command.
-    fn about(&self) -> &'static str;
-    /// Hint for an operator who sees the problem.
-    fn hint(&self) -> &'static str;
-    /// Needs of the kernel.
-    fn requirement(&self) -> Requirement;
+    /// Hints for an operator who sees the feature's problems.
+    fn hints(&self) -> &'static [Hint] {
+        &[]
+    }
+    /// Needs of the kernel, beyond those of the learner.
+    fn requirement(&self) -> Option<Requirement> {
+        None
+    }
 
     /// Reads the feature's section of the configuration.
-    fn read_settings(&self, root: &mut Section<'_>) -> Arc<dyn Settings>;
+    fn read_settings(&self, _root: &mut Section<'_>) -> Arc<dyn Settings> {
+        Arc::new(())
+    }
     /// Takes the settings of the next session, and adds to the set-up of the kernel side.
-    fn configure(&self, settings: &dyn Settings, setup: &mut Setup);
+    fn configure(&self, _settings: &dyn Settings, _setup: &mut Setup) {}
     /// Loads programs beside the learner's; nothing is attached yet. A refusal of the kernel is the
     /// feature's problem.
     ///
     /// # Errors
     /// Faults that may pass, such as a lack of memory.
-    fn load(&self, kernel: &Kernel) -> Result<()>;
+    fn load(&self, _kernel: &Kernel) -> Result<()> {
+        Ok(())
+    }
     /// Starts once the learner is attached. Returns the problem, if there is one.
-    fn start(&self, context: &Context<'_>) -> Option<String>;
+    fn start(&self, _context: &Context<'_>) -> Option<String> {
+        None
+    }
     /// Interval of polls; `None`: there are none.
-    fn poll_interval(&self) -> Option<Duration>;
+    fn poll_interval(&self) -> Option<Duration> {
+        None
+    }
     /// Works for a moment, called by the event loop.
-    fn poll(&self, context: &Context<'_>) -> Polled;
+    fn poll(&self, _context: &Context<'_>) -> Polled {
+        Polled::default()
+    }
     /// Number and cost of polls.
-    fn poll_statistics(&self) -> &looks::Figures;
+    fn poll_statistics(&self) -> Option<&looks::Figures> {
+        None
+    }
     /// Follows the learner to the cgroup to which it was attached again.
-    fn reattach(&self, kernel: &Kernel);
+    fn reattach(&self, _kernel: &Kernel) {}
     /// Checks the feature now; returns the problem, if there is one.
-    fn problem(&self) -> Option<String>;
+    fn problem(&self) -> Option<String> {
+        None
+    }
     /// Undoes at the end of a session what only a running agent may keep.
     ///
     /// # Errors
     /// The kernel refuses it.
-    fn stop(&self, context: &Context<'_>) -> Result<()>;
+    fn stop(&self, _context: &Context<'_>) -> Result<()> {
+        Ok(())
+    }
     /// Finds the leftover of an agent below its directory of pins; `None`: there is none.
-    fn find_leftover(&self, pin: &Path) -> Option<Undo>;
-    /// Names of the feature's leftover.
-    fn leftover_name(&self) -> LeftoverName;
+    fn find_leftover(&self, _pin: &Path) -> Option<Undo> {
+        None
+    }
+    /// Names of the feature's leftover; `None`: it never leaves anything.
+    fn leftover_name(&self) -> Option<LeftoverName> {
+        None
+    }
 
-    /// Value of the feature's key in `GET /v1/status`; null where the feature is off.
-    fn status(&self) -> Value;
+    /// Value of the feature's key in `GET /v1/status`, null where the feature is off; `None`: it has
+    /// no key.
+    fn status(&self) -> Option<Value> {
+        None
+    }
     /// Row of `thalweg status` for such a value; `None`: no row.
-    fn status_row(&self, status: &Value) -> Option<String>;
+    fn status_row(&self, _status: &Value) -> Option<String> {
+        None
+    }
     /// Writes metrics; none where the feature is off.
     ///
     /// # Errors
     /// The errors of the formatter.
-    fn write_metrics(&self, page: &mut Page<'_>) -> fmt::Result;
+    fn write_metrics(&self, _page: &mut Page<'_>) -> fmt::Result {
+        Ok(())
+    }
+    /// The feature's list; `None`: it has none.
+    fn list(&self) -> Option<&dyn List> {
+        None
+    }
+
+    /// Place of the feature's section and metrics.
+    fn place(&self) -> Place {
+        Place::Learner
+    }
+    /// Names of the feature's files in the state directory.
+    fn files(&self) -> &'static [&'static str] {
+        &[]
+    }
+    /// Begins a session with these settings, before the store is opened; `state` is the state
+    /// directory.
+    ///
+    /// # Errors
+    /// Settings that cannot work.
+    fn begin(&self, _settings: &dyn Settings, _state: &Path) -> Result<()> {
+        Ok(())
+    }
+    /// Work of a thread of its own, until the session ends; `None`: there is none.
+    fn thread(&self) -> Option<Thread<'_>> {
+        None
+    }
+    /// Routes of the API.
+    fn routes(&self) -> &'static [Route] {
+        &[]
+    }
+    /// The answer to a request of such a route. Requests of one route wait for each other.
+    ///
+    /// # Errors
+    /// The request is refused, or the answer is not known.
+    fn answer(&self, route: &str, _uri: &Uri, _context: &Context<'_>) -> Answer<Response> {
+        Err(Failure(StatusCode::NOT_FOUND, route.to_owned()))
+    }
+    /// View of the page; `None`: there is none.
+    fn page_view(&self) -> Option<PageView> {
+        None
+    }
+}
+
+/// List of a feature, which `thalweg NAME` shows.
+pub trait List {
+    /// Sentence of `--help` on the sub-command.
+    fn about(&self) -> &'static str;
     /// The answer to `GET /v1/NAME`.
     ///
     /// # Errors
     /// Maps that cannot be read.
-    fn list(&self, context: &Context<'_>) -> Result<Value>;
+    fn read(&self, context: &Context<'_>) -> Result<Value>;
     /// Table of such an answer, for a terminal. At most `limit` of its rows stay in the answer.
     ///
     /// # Errors

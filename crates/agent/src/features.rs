@@ -2,11 +2,11 @@
 //! the agent is built without the feature, and all others work.
 
 use crate::config::reader::Section;
-use crate::feature::{Feature, Sections};
+use crate::feature::{self, Feature, Place, Sections};
 
 macro_rules! features {
     ($($name:ident),* $(,)?) => {
-        $(mod $name;)*
+        $(pub mod $name;)*
 
         /// New objects of all features, for an agent or to list the features.
         pub fn all() -> Vec<Box<dyn Feature>> {
@@ -17,15 +17,31 @@ macro_rules! features {
 
 features! {
     clamps,
+    fleet,
 }
 
-/// Reads the sections of all features.
-pub fn read_sections(root: &mut Section<'_>) -> Sections {
-    Sections(all().iter().map(|it| it.read_settings(root)).collect())
+/// Reads the sections that stand in a place of the configuration.
+pub fn read_sections(root: &mut Section<'_>, place: Place) -> Sections {
+    let features = all().into_iter().filter(|it| it.place() == place);
+    let sections = features.map(|it| (it.name(), it.read_settings(root)));
+    Sections(sections.collect())
 }
 
-/// Hint for a problem of this kind; `None`: the kind belongs to no feature.
-pub fn hint(kind: &str) -> Option<&'static str> {
-    let of_kind = all().into_iter().find(|feature| feature.name() == kind)?;
-    Some(of_kind.hint())
+/// Names of the features' files in the state directory.
+pub fn files() -> Vec<&'static str> {
+    all().iter().flat_map(|it| it.files()).copied().collect()
+}
+
+/// Names of the features with a list.
+pub fn names_of_lists() -> impl Iterator<Item = &'static str> {
+    let features = all().into_iter();
+    features.filter_map(|it| it.list().map(|_| it.name()))
+}
+
+/// Hints of all features, by kind of problem.
+pub fn hints() -> impl Iterator<Item = feature::Hint> {
+    all()
+        .into_iter()
+        .flat_map(|feature| feature.hints())
+        .copied()
 }

@@ -15,17 +15,17 @@ use times::HOUR_NS;
 mod advice;
 mod event;
 mod fleet;
-mod look;
-mod present;
+pub mod look;
+pub mod present;
 mod rules;
 mod session;
 #[cfg(test)]
 mod tests;
 mod times;
-mod words;
+pub mod words;
 
 pub use advice::{Advice, Question, Source};
-pub use fleet::{Compared, of_agents};
+pub use fleet::Compared;
 pub use present::Asked;
 pub use rules::{Rules, Taken};
 

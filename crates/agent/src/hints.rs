@@ -1,9 +1,10 @@
 //! Hints for each kind of problem that `status` shows.
 
+use crate::feature::Hint;
 use crate::features;
 
 /// Hints by kind of problem: sentences for a page that shows the problem's text before them.
-const HINTS: [(&str, &str); 41] = [
+const HINTS: [Hint; 36] = [
     (
         "arms",
         "Restart the agent: its maps cannot be read. Connections keep their CC meanwhile.",
@@ -31,26 +32,6 @@ const HINTS: [(&str, &str); 41] = [
     (
         "events",
         "Restart the agent: decisions go on in the kernel, and nobody stores their events.",
-    ),
-    (
-        "fleet",
-        "Look at `thalweg fleet status`. The agent goes on with what it knows.",
-    ),
-    (
-        "fleet-file",
-        "Nothing must be done if the fleet has a policy: it is taken again, and the file is written anew. Else remove the file.",
-    ),
-    (
-        "fleet-name",
-        "Give each machine its own `fleet.name` and key: `thalweg fleet key`. Until then the reports of both replace each other.",
-    ),
-    (
-        "fleet-policy",
-        "Look at the disk of the state directory: policies of the fleet are tried again every ten seconds.",
-    ),
-    (
-        "fleet-share",
-        "Nothing must be done if it ends within minutes: it is tried again every minute. Else restart the agent. The fleet lacks what this agent measured of some networks.",
     ),
     (
         "gain",
@@ -172,17 +153,17 @@ const HINTS: [(&str, &str); 41] = [
 
 /// All kinds of problems.
 pub fn kinds() -> impl Iterator<Item = &'static str> {
-    let of_features = features::all().into_iter().map(|feature| feature.name());
-    HINTS.iter().map(|(kind, _)| *kind).chain(of_features)
+    HINTS.into_iter().chain(features::hints()).map(|it| it.0)
 }
 
 /// Hint for a kind of problem.
 pub fn hint_for(topic: &str) -> &'static str {
-    let known = HINTS.iter().find(|(name, _)| *name == topic);
-    let known = known.map(|(_, text)| *text);
-    known
-        .or_else(|| features::hint(topic))
-        .unwrap_or("Look at the agent's log: `journalctl -u thalweg`.")
+    let mut hints = HINTS.into_iter().chain(features::hints());
+    let known = hints.find(|(kind, _)| *kind == topic);
+    known.map_or(
+        "Look at the agent's log: `journalctl -u thalweg`.",
+        |(_, text)| text,
+    )
 }
 
 #[cfg(test)]

@@ -37,7 +37,6 @@ use thalweg_policy::Prefix;
 use thalweg_units::address::Nat64;
 
 pub use arms::{ArmEntry, ArmSpec, ArmTable, error_text};
-pub use fleet::FleetNetworks;
 pub use maps::{HostBatch, trie_entries};
 pub use open::{Candidates, Iterator, unless_passing};
 pub use pins::find_map;

@@ -18,7 +18,6 @@ mod event_loop;
 mod events;
 pub mod feature;
 pub mod features;
-pub mod fleet;
 mod gain;
 mod health;
 mod hints;

@@ -18,20 +18,19 @@ use thalweg_control::policy::history::History;
 use thalweg_gain::Scope;
 use thalweg_learner::Mode;
 
+use crate::feature::Place;
 use crate::shared::Shared;
 use crate::statistics::{AgentStatistics, Counted};
 use crate::view;
 
 mod advice;
 mod agent;
-mod fleet;
 mod gain;
 mod kernel;
 pub mod page;
 #[cfg(test)]
 mod tests;
 
-pub use fleet::of_fleet;
 use page::Page;
 
 /// The content type of the text.
@@ -51,7 +50,6 @@ struct Figures {
     counted: Counted,
     statistics: Arc<AgentStatistics>,
     process: Process,
-    fleet: Option<view::FleetPlace>,
     attached: [(&'static str, bool); 2],
     measured: bool,
     programs: Vec<RunningProgram>,
@@ -119,7 +117,6 @@ impl Figures {
             counted: shared.statistics.counted(),
             statistics: Arc::clone(&shared.statistics),
             process: Process::look(),
-            fleet: shared.fleet.as_ref().map(|fleet| fleet.place()),
             measured,
             programs: running_programs(pin, measured, &mut unreadable),
             policy: or_note(
@@ -151,7 +148,7 @@ impl Collector for Figures {
         self.events(&mut page)?;
         self.gain(&mut page)?;
         self.advice(&mut page)?;
-        self.fleet(&mut page)?;
+        self.features(Place::Agent, &mut page)?;
         self.kernel(&mut page)
     }
 }

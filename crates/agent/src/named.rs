@@ -451,17 +451,6 @@ mod tests {
     }
 
     #[test]
-    fn name_is_accepted_where_the_fleet_accepts_it() {
-        let characters = ('\0'..='\u{30ff}').chain('\u{fe00}'..='\u{ffff}');
-        for character in characters.filter(|it| *it != '#' && !it.is_whitespace()) {
-            let text = format!("a{character}b");
-            let network = thalweg_fleet::wire::Network::parse(&format!("name:{text}"));
-            let table = parse(&format!("10.0.0.0/8 {text}"));
-            assert_eq!(table.is_ok(), network.is_some(), "{text:?}");
-        }
-    }
-
-    #[test]
     fn two_names_of_one_number_are_a_fault() {
         let reading = Reading::of("10.0.0.0/8 one\n11.0.0.0/8 two\n", Path::new("n.txt"));
         let told = reading.finish(|_| 7).unwrap_err().to_string();

@@ -23,7 +23,7 @@ use crate::config::agent::Paths;
 use crate::config::{Config, ConfigError, DEFAULT_FILE};
 use crate::disk;
 use crate::event_loop::{EventLoop, wanted_arms};
-use crate::fleet::Membership;
+use crate::features;
 use crate::kernel::{Kernel, Previous, Setup};
 use crate::lock::{Lock, Locks, PinLock};
 use crate::named::Named;
@@ -48,7 +48,7 @@ fn make_state_directory(path: &Path) -> Result<()> {
         .create(path)
         .with_context(|| format!("creating {}", path.display()))?;
     check_private(path)?;
-    Store::check_own(path)?;
+    Store::check_own(path, &features::files())?;
     Ok(Store::make_private(path)?)
 }
 
@@ -229,8 +229,12 @@ impl Session {
         let config = &ready.config;
         let cgroup = cgroup_of(config)?;
         let state = &config.paths.state;
-        let member = config.fleet.as_ref();
-        let fleet = member.map(|it| Membership::start(it, state)).transpose()?;
+        let features = resources.statistics.features.iter();
+        let sections = &config.features.0;
+        let features = features.filter_map(|it| Some((it, &**sections.get(it.name())?)));
+        for (feature, settings) in features.clone() {
+            feature.begin(settings, state)?;
+        }
         let opened = Store::open(&config.paths.state, &system::boot_id()?, Moment::now())?;
         let mut opened = opened;
         let remembered = opened.store.arm_names(config.params().mode)?;
@@ -240,12 +244,11 @@ impl Session {
         };
         let at_start = &resources.statistics.arms_at_start;
         let mut setup = setup(&ready, at_start, cgroup, remembered, salt)?;
-        let features = resources.statistics.features.iter();
-        for (feature, settings) in features.clone().zip(&config.features.0) {
-            feature.configure(&**settings, &mut setup);
+        for (feature, settings) in features.clone() {
+            feature.configure(settings, &mut setup);
         }
         let (kernel, left) = Kernel::prepare(setup)?;
-        for feature in features {
+        for (feature, _) in features {
             feature.load(&kernel)?;
         }
         let (reload, statistics) = (
@@ -253,7 +256,7 @@ impl Session {
             Arc::clone(&resources.statistics),
         );
         let store = opened.store;
-        let mut shared = Shared::new(
+        let shared = Shared::new(
             kernel,
             ready,
             store,
@@ -262,7 +265,6 @@ impl Session {
             reload,
             statistics,
         )?;
-        shared.fleet = fleet;
         let shared = Arc::new(shared);
         if let Some(set_aside) = opened.set_aside {
             shared.problem("store-set-aside", Some(set_aside.to_string()));
@@ -324,16 +326,20 @@ impl Session {
                     shared.stop();
                     outcome
                 })?;
-            let member = shared.fleet.as_ref().map(|fleet| {
+            let features = shared.statistics.features.iter();
+            let works = features.filter_map(|it| Some((it.name(), it.thread()?)));
+            let threads = works.map(|(name, work)| {
                 std::thread::Builder::new()
-                    .name("fleet-agent".into())
-                    .spawn_scoped(scope, || fleet.run(&shared))
+                    .name(format!("{name}-agent"))
+                    .spawn_scoped(scope, || work(&*shared))
             });
-            let fleet = member.transpose()?;
+            let threads = threads.collect::<std::io::Result<Vec<_>>>()?;
             let kept = event_loop.run();
             shared.stop();
-            // A panic is reported as a problem already.
-            drop(fleet.map(|thread| thread.join()));
+            for thread in threads {
+                // A panic is reported as a problem already.
+                drop(thread.join());
+            }
             let served = server
                 .join()
                 .unwrap_or_else(|_| bail!("the API thread panicked"));
@@ -434,7 +440,7 @@ fn setup(
         nat64: config.hosts.nat64.clone(),
         networks: config.networks.clone(),
         named: Arc::clone(&ready.named),
-        fleet: config.fleet.as_ref().is_some_and(|member| member.take),
+        fleet: false,
         window: config.initial_window,
         control: config.control.group(config.mode, &config.advise, salt),
         advise: config.advise,

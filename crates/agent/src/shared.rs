@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use thalweg_control::containers;
+use thalweg_control::policy::history::History;
 use thalweg_control::system::{self, NetworkNamespace};
 use thalweg_learner::{HostKey, Mode};
 use tokio::sync::{broadcast, watch};
@@ -15,8 +16,7 @@ use crate::api::tcp::PortListener;
 use crate::config::Config;
 use crate::event_loop::newcomers;
 use crate::feature;
-use crate::fleet::Membership;
-use crate::gain::{Advice, Drawn, Gain};
+use crate::gain::{Advice, Compared, Drawn, Gain};
 use crate::health::{self, Problems};
 use crate::hints::hint_for;
 use crate::kernel::{ArmTable, Kernel};
@@ -44,8 +44,6 @@ pub struct Shared {
     pub port_listener: Option<PortListener>,
     /// Cookie of the agent's own network namespace.
     pub own_netns: u64,
-    /// The agent's place in a fleet, if it is in one.
-    pub fleet: Option<Membership>,
     /// Live events.
     pub live: broadcast::Sender<Arc<Event>>,
     /// Last count of the host records.
@@ -179,7 +177,6 @@ impl Shared {
             config: ready.config,
             port_listener: ready.port_listener,
             own_netns,
-            fleet: None,
             live: broadcast::channel(LIVE_EVENTS).0,
             hosts: AtomicU64::new(0),
             writer_handle,
@@ -296,7 +293,7 @@ impl Shared {
     fn feature_statuses(&self) -> BTreeMap<String, serde_json::Value> {
         let features = self.statistics.features.iter();
         features
-            .map(|feature| (feature.name().to_owned(), feature.status()))
+            .filter_map(|feature| Some((feature.name().to_owned(), feature.status()?)))
             .collect()
     }
 
@@ -557,6 +554,34 @@ impl Shared {
     /// Resolves when the threads are asked to end.
     pub fn stopped(&self) -> watch::Receiver<bool> {
         self.stop.subscribe()
+    }
+}
+
+impl feature::Session for Shared {
+    fn kernel(&self) -> &Kernel {
+        &self.kernel
+    }
+
+    fn is_stopping(&self) -> bool {
+        self.is_stopping()
+    }
+
+    fn problem(&self, kind: &'static str, text: Option<String>) {
+        self.problem(kind, text);
+    }
+
+    fn noted_kinds(&self) -> Vec<&'static str> {
+        self.noted_problems().into_keys().collect()
+    }
+
+    fn checked_kinds(&self) -> Vec<&'static str> {
+        self.health().problems.into_keys().collect()
+    }
+
+    fn compared(&self, learner: bool) -> Vec<Compared> {
+        // Flows of the policy's rules count only once it is adopted. The event loop reports an error.
+        drop(self.adopt_policy(&History::at(&self.config.paths.state)));
+        self.gain(|gain| gain.compared(learner))
     }
 }
 

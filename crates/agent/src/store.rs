@@ -140,8 +140,8 @@ impl Store {
     ///
     /// # Errors
     /// It is used by others, or cannot be read.
-    pub fn check_own(directory: &Path) -> Result<(), StoreError> {
-        open::check_own(directory)
+    pub fn check_own(directory: &Path, names: &[&str]) -> Result<(), StoreError> {
+        open::check_own(directory, names)
     }
 
     /// Makes a state directory and its files private to the agent, whatever they were: they show

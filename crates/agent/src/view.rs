@@ -3,12 +3,6 @@
 
 use std::collections::BTreeMap;
 
-mod fleet;
-
-pub use fleet::{
-    FleetAgent, FleetAgents, FleetComparison, FleetFault, FleetGain, FleetLeftOut, FleetPlace,
-    FleetProgress, FleetSilent, FleetSpread, FleetTraffic,
-};
 use serde::{Deserialize, Serialize};
 
 /// `GET /v1/status`.

@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 use serde_json::json;
 
 /// An error of a request, as `{"error": "..."}`.
-pub(super) struct Failure(pub(super) StatusCode, pub(super) String);
+pub struct Failure(pub StatusCode, pub String);
 
 impl IntoResponse for Failure {
     fn into_response(self) -> Response {
@@ -23,7 +23,8 @@ impl From<anyhow::Error> for Failure {
     }
 }
 
-pub(super) type Answer<T> = Result<T, Failure>;
+/// The answer to a request.
+pub type Answer<T> = Result<T, Failure>;
 
 /// Query string of a request.
 pub(super) struct Query<T>(pub(super) T);

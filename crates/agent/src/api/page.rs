@@ -1,9 +1,13 @@
 //! The page: files that are part of the program, for browsers.
 
+use std::borrow::Cow;
+
 use axum::Router;
 use axum::body::Body;
 use axum::http::{HeaderValue, Response, header};
 use axum::routing::get;
+
+use crate::features;
 
 /// Content security policy: the page may load its own files and ask its own server. Text can never
 /// become HTML.
@@ -13,11 +17,12 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; i
 
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 
-/// A script that is loaded once its view is opened, where the agent is in a fleet.
-const LATER: &str = "/page/fleet.js";
+/// Lines of the first file that become the links to views of features, and the views.
+const LINKS: &str = "    <!-- links of features -->\n";
+const VIEWS: &str = "<!-- views of features -->\n";
 
-/// Path, type and text of each file.
-const FILES: [(&str, &str, &str); 14] = [
+/// Path, type and text of each file, without those of features.
+const FILES: [(&str, &str, &str); 13] = [
     (
         "/",
         "text/html; charset=utf-8",
@@ -51,7 +56,6 @@ const FILES: [(&str, &str, &str); 14] = [
         include_str!("../page/networks.js"),
     ),
     ("/page/kernel.js", SCRIPT, include_str!("../page/kernel.js")),
-    (LATER, SCRIPT, include_str!("../page/fleet.js")),
 ];
 
 /// Headers of every answer to a browser.
@@ -64,14 +68,31 @@ const HEADERS: [(header::HeaderName, &str); 4] = [
 
 /// Routes to the page and its files.
 pub(super) fn routes<S: Clone + Send + Sync + 'static>() -> Router<S> {
-    FILES
-        .iter()
-        .fold(Router::new(), |router, &(path, kind, text)| {
-            router.route(path, get(async move || file(kind, text)))
-        })
+    let files = files().into_iter();
+    files.fold(Router::new(), |router, (path, kind, text)| {
+        router.route(&path, get(async move || file(kind, text)))
+    })
 }
 
-fn file(kind: &'static str, text: &'static str) -> Response<Body> {
+/// Path, type and text of each file.
+fn files() -> Vec<(String, &'static str, Cow<'static, str>)> {
+    let own = FILES.map(|(path, kind, text)| (path.to_owned(), kind, Cow::from(text)));
+    let (mut files, mut links, mut bodies) = (Vec::from(own), String::new(), Vec::new());
+    for feature in features::all() {
+        let (name, Some(view)) = (feature.name(), feature.page_view()) else {
+            continue;
+        };
+        let title = view.title;
+        links += &format!("    <a href=\"#{name}\" id=\"{name}-link\" hidden>{title}</a>\n");
+        bodies.push(view.body);
+        files.push((format!("/page/{name}.js"), SCRIPT, view.script.into()));
+    }
+    let page = files[0].2.replace(LINKS, &links);
+    files[0].2 = page.replace(VIEWS, &bodies.join("\n")).into();
+    files
+}
+
+fn file(kind: &'static str, text: Cow<'static, str>) -> Response<Body> {
     let mut answer = Response::new(Body::from(text));
     let headers = answer.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
@@ -87,29 +108,33 @@ mod tests {
 
     #[test]
     fn the_page_names_only_files_that_are_there() {
-        let text = |path: &str| FILES.iter().find(|file| file.0 == path).map(|file| file.2);
+        let files = files();
+        let text = |path: &str| files.iter().find(|file| file.0 == path).map(|file| &file.2);
         let page = text("/").unwrap();
+        assert!(!page.contains("of features -->"));
         for part in page.split(['"']).filter(|part| part.starts_with("page/")) {
             assert!(text(&format!("/{part}")).is_some(), "{part}");
         }
-        for (path, kind, script) in FILES {
+        for (path, kind, script) in &files {
             assert!(
                 !script.contains("http:") || path == "/page/icon.svg" || path == "/page/dom.js"
             );
             let imports = script.split("from \"./").skip(1);
             for name in imports.filter_map(|rest| rest.split('"').next()) {
-                assert!(kind == SCRIPT && text(&format!("/page/{name}")).is_some());
+                assert!(*kind == SCRIPT && text(&format!("/page/{name}")).is_some());
             }
         }
     }
 
     #[test]
     fn the_page_is_small() {
-        let at_once = FILES.iter().filter(|file| file.0 != LATER);
-        let bytes: usize = at_once.map(|file| file.2.len()).sum();
+        let files = files();
+        let bytes: usize = files[..FILES.len()].iter().map(|file| file.2.len()).sum();
         assert!(bytes < 60_000, "{bytes}");
-        let imported = "import(\"./fleet.js\")";
-        let scripts = FILES.iter().filter(|file| file.2.contains("fleet.js\""));
-        assert!(scripts.map(|file| file.2.contains(imported)).eq([true]));
+        // Scripts of features are loaded once their views are opened.
+        for (path, ..) in &files[FILES.len()..] {
+            let name = path.trim_start_matches("/page");
+            assert!(!files.iter().any(|file| file.2.contains(name)), "{name}");
+        }
     }
 }

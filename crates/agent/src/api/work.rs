@@ -5,13 +5,11 @@ use std::time::{Duration, Instant};
 
 use axum::http::StatusCode;
 use thalweg_control::policy::history::History;
-use thalweg_fleet::Fault;
 use tokio::sync::{Mutex, Semaphore};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use super::answer::{Answer, Failure};
-use crate::fleet::Statuses;
 use crate::metrics;
 use crate::shared::Shared;
 
@@ -35,12 +33,7 @@ pub(super) struct Api {
     turns: Arc<Semaphore>,
     counted: Arc<Mutex<Option<Counted>>>,
     metrics: Arc<Mutex<Option<(Counted, String)>>>,
-    /// Last read of the fleet's statuses, and its time.
-    fleet: Arc<Mutex<Option<(Instant, Read)>>>,
 }
-
-/// Statuses of all agents, or the error.
-type Read = Result<Arc<Statuses>, Fault>;
 
 /// Time and duration of the last count of hosts, or of metrics.
 struct Counted {
@@ -70,7 +63,6 @@ impl Api {
             turns: Arc::new(Semaphore::new(AT_A_TIME)),
             counted: Arc::new(Mutex::new(None)),
             metrics: Arc::new(Mutex::new(None)),
-            fleet: Arc::new(Mutex::new(None)),
         }
     }
 
@@ -127,30 +119,6 @@ impl Api {
             let text = metrics::text(shared, &history)?;
             *last = Some((Counted::new(begin), text.clone()));
             Ok(text)
-        })
-        .await
-    }
-
-    /// Statuses of all agents of the fleet, read at most `most` ago, so that many requests cause
-    /// one read. `None`: this agent is in no fleet. An error is kept for the same time.
-    pub(super) async fn statuses(&self, most: Duration) -> Answer<Option<Arc<Statuses>>> {
-        let told = |read: Read| match read {
-            Ok(statuses) => Ok(Some(statuses)),
-            Err(fault) => Err(Failure(StatusCode::SERVICE_UNAVAILABLE, fault.text)),
-        };
-        let mut last = Arc::clone(&self.fleet).lock_owned().await;
-        if let Some((at, read)) = &*last
-            && at.elapsed() < most
-        {
-            return told(read.clone());
-        }
-        self.always(move |shared| {
-            let Some(fleet) = &shared.fleet else {
-                return Ok(None);
-            };
-            let read = fleet.statuses().map(Arc::new);
-            *last = Some((Instant::now(), read.clone()));
-            told(read)
         })
         .await
     }

@@ -1,11 +1,8 @@
-//! Sections of the agent itself: files, events, ports, fleet.
+//! Sections of the agent itself: files, events, ports.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
-
-use thalweg_fleet::keys::PublicKey;
-use thalweg_fleet::{Identity, Name, NameError, Settings};
 
 use super::reader::{DAY, PATH_MAX, Section};
 
@@ -71,81 +68,6 @@ pub struct Http {
     pub listen: Option<SocketAddr>,
     /// `token_file`: file whose content every request must bring; `None`: metrics alone are served.
     pub token_file: Option<PathBuf>,
-}
-
-/// `[fleet]`: agents that share reports of networks.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FleetMember {
-    /// `servers`: NATS servers; any of them will do.
-    pub servers: Vec<String>,
-    /// `name`: the agent's name in the fleet; `None` = `auto`, the host's.
-    pub name: Option<Name>,
-    /// `nkey`: file with the agent's seed.
-    pub nkey: Option<PathBuf>,
-    /// `credentials`: credentials file, instead of a seed.
-    pub credentials: Option<PathBuf>,
-    /// `ca`: certificates of the servers' CA; `None`: those of the system.
-    pub ca: Option<PathBuf>,
-    /// `share`: reports its own measurements to other agents.
-    pub share: bool,
-    /// `take`: uses the reports of other agents.
-    pub take: bool,
-    /// `labels`: labels whose policies the agent obeys, beside `all`; the first that has a policy
-    /// wins.
-    pub labels: Vec<Name>,
-    /// `keys`: public keys whose policies the agent obeys.
-    pub keys: Vec<PublicKey>,
-}
-
-impl FleetMember {
-    pub(super) fn read(section: &mut Section<'_>) -> Option<Self> {
-        let servers = section.servers((
-            "servers",
-            "NATS servers, as `tls://nats.example.com:4222`; any of them will do. None: no fleet.",
-        ));
-        let member = Self {
-            name: section.name_or_auto(("name", "The agent's name in the fleet, by which the server permits it to write. Of a host's name, dots become `_` and `_` becomes `__`.")),
-            nkey: section.path_or_none(("nkey", "File with the agent's seed (`agent.nk`), mode 0600."), PATH_MAX),
-            credentials: section.path_or_none(("credentials", "Credentials file, instead of a seed."), PATH_MAX),
-            ca: section.path_or_none(("ca", "Certificates of the servers' CA; else the system's."), PATH_MAX),
-            share: section.boolean(("share", "Reports what it measures itself."), true),
-            take: section.boolean(("take", "Others' reports decide where the agent knows nothing itself."), true),
-            labels: section.labels(("labels", "Labels whose [policies](../guide/fleet.md#6-policies) the agent obeys, beside `all`. The first one that has a policy wins.")),
-            keys: section.keys(("keys", "Public keys (`thalweg fleet key`) whose policies the agent obeys. Without any it obeys none.")),
-            servers,
-        };
-        (!member.servers.is_empty()).then_some(member)
-    }
-
-    /// Settings of the fleet's client.
-    ///
-    /// # Errors
-    /// The host's name cannot be an agent's.
-    pub fn settings(&self) -> Result<Settings, NameError> {
-        let agent = match &self.name {
-            Some(name) => name.clone(),
-            None => Name::of_host(&host_name())?,
-        };
-        let identity = match (&self.nkey, &self.credentials) {
-            (Some(file), _) => Identity::Nkey(file.clone()),
-            (None, Some(file)) => Identity::Credentials(file.clone()),
-            (None, None) => Identity::None,
-        };
-        let mut settings = Settings::new(self.servers.clone(), agent, identity);
-        settings.ca.clone_from(&self.ca);
-        settings.take = self.take;
-        settings.labels = self.labels.iter().cloned().chain([Name::all()]).collect();
-        settings.keys.clone_from(&self.keys);
-        Ok(settings)
-    }
-}
-
-fn host_name() -> String {
-    let names = nix::sys::utsname::uname();
-    names.map_or_else(
-        |_| String::new(),
-        |it| it.nodename().to_string_lossy().into_owned(),
-    )
 }
 
 impl Paths {

@@ -500,7 +500,8 @@ impl<'s> Section<'s> {
         read.value
     }
 
-    fn take<T>(
+    /// Takes one key, and parses its value if present.
+    pub fn take<T>(
         &mut self,
         key: Key,
         expected: &str,

@@ -121,17 +121,6 @@ fn every_key_takes_effect() {
     assert_eq!(config.snapshot.interval, Duration::from_secs(60));
     assert_eq!(config.http.listen, "[::1]:9471".parse().ok());
     assert_eq!(config.http.token_file, Some(PathBuf::from("/etc/t")));
-    let fleet = config.fleet.unwrap();
-    assert_eq!(fleet.servers, ["tls://nats.example.com:4222"]);
-    assert_eq!(fleet.nkey, Some(PathBuf::from("/etc/agent.nk")));
-    assert_eq!(fleet.credentials, Some(PathBuf::from("/etc/agent.creds")));
-    assert_eq!(fleet.ca, Some(PathBuf::from("/etc/ca.pem")));
-    assert!(!fleet.share && !fleet.take);
-    let settings = fleet.settings().unwrap();
-    assert_eq!(settings.agent.as_str(), "web1");
-    let labels: Vec<&str> = settings.labels.iter().map(|it| it.as_str()).collect();
-    assert_eq!(labels, ["web", "site-a", "all"]);
-    assert_eq!(settings.keys.len(), 1);
 }
 
 #[test]

@@ -19,7 +19,7 @@ pub struct Looked {
 }
 
 /// Comparison and verdict of one row of a group.
-pub(super) fn judged(group: &Group, scope: Scope, row: Row) -> (Comparison, Verdict) {
+pub fn judged(group: &Group, scope: Scope, row: Row) -> (Comparison, Verdict) {
     let index = row.index();
     let (control, treated) = (&group.control()[index], &group.treated()[index]);
     let comparison = compare_groups(control, treated, row_alpha(scope));

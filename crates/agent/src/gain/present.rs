@@ -12,7 +12,7 @@ use crate::view::{self, GainGroup, GainRevert, GainRow};
 
 /// Baseline of the treated connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Against {
+pub enum Against {
     /// The learner's control group.
     Control,
     /// Flows that a rule's share left alone.
@@ -155,7 +155,7 @@ fn summary(all: Option<&Group>, asked: &Asked, age_s: u64) -> String {
 type Judged = (Row, Comparison, Verdict);
 
 /// Sentence of the clearest finding. Without an age it does not predict when more is known.
-pub(super) fn found_in(all: Option<&Group>, age_s: Option<u64>, against: Against) -> String {
+pub fn found_in(all: Option<&Group>, age_s: Option<u64>, against: Against) -> String {
     let ended = |all: &&Group| all.control()[0].clusters + all.treated()[0].clusters > 0;
     let Some(group) = all.filter(ended) else {
         return "No connection has ended yet since the comparison began.".to_owned();

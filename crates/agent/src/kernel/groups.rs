@@ -149,7 +149,11 @@ impl Kernel {
         self.write_worth(&known, masks)
     }
 
-    pub(super) fn worths(&self) -> Result<raw::thalweg_worths> {
+    /// Prior weights of wider records, and masks of the records that exist.
+    ///
+    /// # Errors
+    /// The map cannot be read.
+    pub fn worths(&self) -> Result<raw::thalweg_worths> {
         let value = self
             .map(names::WORTH)
             .lookup(&0u32.to_ne_bytes(), MapFlags::ANY)?;

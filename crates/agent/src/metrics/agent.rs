@@ -4,6 +4,7 @@ use std::fmt;
 
 use super::Figures;
 use super::page::{Page, Rows};
+use crate::feature::Place;
 use crate::hints;
 
 impl Figures {
@@ -146,9 +147,7 @@ impl Figures {
         for (name, help, value) in c.plain_metrics() {
             page.counter(name, help, value)?;
         }
-        for feature in &self.statistics.features {
-            feature.write_metrics(page)?;
-        }
+        self.features(Place::Learner, page)?;
         if let Some(looks) = &self.status.looks {
             page.counter(
                 "thalweg_look_cpu_seconds",
@@ -185,6 +184,15 @@ impl Figures {
             ["arm"],
             Rows::sums(arms.map(|arm| ([&arm.name], arm.refusals as f64))),
         )
+    }
+
+    /// Metrics of the features that stand in a place.
+    pub(super) fn features(&self, place: Place, page: &mut Page<'_>) -> fmt::Result {
+        let mut features = self.statistics.features.iter();
+        features.try_for_each(|it| match it.place() == place {
+            true => it.write_metrics(page),
+            false => Ok(()),
+        })
     }
 
     /// Metrics from events. They lack lost events and the warm-up, which has none.

@@ -10,7 +10,10 @@ import { kernel } from "./kernel.js";
 import { networks } from "./networks.js";
 import { begin, decided, overview, unknown } from "./overview.js";
 
-const VIEWS = { overview: "Overview", hosts: "Hosts", host: "Host", networks: "Networks", fleet: "Fleet", kernel: "Policies and cost" };
+const VIEWS = { overview: "Overview", hosts: "Hosts", host: "Host", networks: "Networks", kernel: "Policies and cost" };
+// Links to the views of features. Most agents do without: a view's script is loaded once it is opened.
+const FEATURES = [...document.querySelectorAll("nav [hidden]")];
+for (const link of FEATURES) VIEWS[link.hash.slice(1)] = link.textContent;
 // Lists are asked for again at most this often, and only where something has changed.
 const REFRESH_MS = 5000;
 
@@ -34,8 +37,7 @@ function refresh() {
   else if (view === "host") story(address);
   else if (view === "networks") networks();
   else if (view === "kernel") kernel();
-  // Most agents are in none, and need no script for it.
-  else if (view === "fleet") import("./fleet.js").then((part) => part.fleet(), () => {});
+  else import(`./${view}.js`).then((part) => part.show(), () => {});
 }
 
 function title() {
@@ -84,8 +86,8 @@ function heard(name, data) {
     // It may be another agent, and time has passed.
     chart.load();
     ask("v1/events?limit=50").then(begin, () => {});
-    // Of an agent in no fleet there is nothing to see.
-    ask("v1/fleet").then(() => true, () => false).then((is) => { byId("fleet-link").hidden = !is; });
+    // Of a feature that is off there is nothing to see.
+    for (const link of FEATURES) ask(`v1/${link.hash.slice(1)}`).then(() => true, () => false).then((is) => { link.hidden = !is; });
     refresh();
   }
   machine = data.machine ?? "";

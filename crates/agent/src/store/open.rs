@@ -73,15 +73,13 @@ pub(super) fn open(directory: &Path, boot_id: &str, moment: Moment) -> Result<Op
     }
 }
 
-/// Names that an agent or a fleet's set-up gives files of a state directory.
-const OWN_NAMES: [&str; 3] = ["agent.lock", "agent.nk", "fleet.json"];
-
 /// Whether an entry of a directory marks it as a state directory. `thalweg policy` creates one,
 /// too.
-fn is_own(directory: &Path, name: &str) -> bool {
+fn is_own(directory: &Path, name: &str, names: &[&str]) -> bool {
     match name {
         "policy" => History::at(directory).is_own(),
-        _ => name.starts_with(FILE_NAME) || OWN_NAMES.contains(&name),
+        "agent.lock" => true,
+        _ => name.starts_with(FILE_NAME) || names.contains(&name),
     }
 }
 
@@ -90,7 +88,7 @@ fn is_own(directory: &Path, name: &str) -> bool {
 ///
 /// # Errors
 /// The directory is used by others, or cannot be read.
-pub(super) fn check_own(directory: &Path) -> Result<(), StoreError> {
+pub(super) fn check_own(directory: &Path, own: &[&str]) -> Result<(), StoreError> {
     let path = directory.to_path_buf();
     let refused = |source| StoreError::File {
         path: path.clone(),
@@ -106,7 +104,7 @@ pub(super) fn check_own(directory: &Path) -> Result<(), StoreError> {
     names.retain(|name| name != "lost+found");
     names.sort();
     match names.first() {
-        Some(other) if !names.iter().any(|name| is_own(directory, name)) => {
+        Some(other) if !names.iter().any(|name| is_own(directory, name, own)) => {
             let fault = format!(
                 "it has files of others ({other}), and would become this agent's alone: name an \
                  empty directory, or one that does not exist"

@@ -18,6 +18,7 @@ use std::sync::Once;
 use anyhow::{Result, anyhow};
 use clap::Subcommand;
 use thalweg_agent::config::Config;
+use thalweg_agent::features;
 use thalweg_agent::store::Store;
 use thalweg_control::policy::history::{History, Outcome};
 use thalweg_control::policy::{PolicyPaths, Report};
@@ -128,7 +129,7 @@ fn learner_cgroup(pin: &Path) -> Option<u64> {
 fn own_place(global: &Global) -> Result<(PolicyPaths, History)> {
     let config = global.effective_config()?;
     if config.paths.state.exists() {
-        Store::check_own(&config.paths.state)?;
+        Store::check_own(&config.paths.state, &features::files())?;
     }
     paths_and_history(global, config)
 }

@@ -6,7 +6,6 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use clap::Args;
 use thalweg_agent::config::{Config, ConfigError};
-use thalweg_fleet::StartError;
 use thalweg_learner::Mode;
 use thalweg_terminal::{Failure, journal};
 use thalweg_units::printable;
@@ -100,13 +99,8 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
     start_logging();
     let (global, options) = (global.clone(), options.clone());
     let ran = thalweg_agent::run::run(config, Box::new(move || options.effective_config(&global)));
-    // A key or a certificate that cannot be used is like a wrong line.
-    let is_of_fleet = |error: &anyhow::Error| match error.downcast_ref() {
-        Some(StartError::Settings(fault)) => !fault.may_pass(),
-        _ => false,
-    };
     ran.map_err(|error| match error.downcast_ref::<ConfigError>() {
-        None if !is_of_fleet(&error) => error,
+        None => error,
         Some(fault) if fault.may_pass() => error,
         _ => unusable_configuration(format!("{error:#}")),
     })

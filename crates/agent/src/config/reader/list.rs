@@ -3,8 +3,6 @@
 use std::fmt::Display;
 use std::ops::RangeInclusive;
 
-use thalweg_fleet::Name;
-use thalweg_fleet::keys::PublicKey;
 use thalweg_policy::{Prefix, PrefixError};
 use thalweg_units::address::{Nat64, can_be_nat64};
 use thalweg_units::grammar::{self, is_congestion_control};
@@ -16,24 +14,17 @@ use super::{Key, Read, Section, Wrong, string, text};
 impl Section<'_> {
     /// A list of IPv4 and IPv6 prefixes, each once.
     pub fn prefixes(&mut self, key: Key, most: usize) -> Vec<Prefix> {
-        let list = List {
-            expected: format!("a list of at most {most} prefixes, each once"),
-            once: "each prefix once",
-            count: 0..=most,
-            auto: false,
-            form: schema::prefix(),
-            item: |text| match Prefix::parse(text) {
-                Ok(prefix) => Ok(prefix),
-                Err(PrefixError::HostBits(prefix)) => {
-                    Err(format!("no bits beyond the length, \"{prefix}\""))
+        let names = ("prefix", "prefixes");
+        self.texts(key, most, names, schema::prefix(), |text| {
+            Prefix::parse(text).map_err(|error| match error {
+                PrefixError::HostBits(prefix) => {
+                    format!("no bits beyond the length, \"{prefix}\"")
                 }
-                Err(PrefixError::Malformed) => {
-                    Err("a prefix such as \"10.0.0.0/8\" or \"2001:db8::/32\"".to_owned())
+                PrefixError::Malformed => {
+                    "a prefix such as \"10.0.0.0/8\" or \"2001:db8::/32\"".to_owned()
                 }
-            },
-        };
-        let read = self.list(key, list, Some(Vec::new()));
-        read.value.unwrap_or_default()
+            })
+        })
     }
 
     /// A list of prefixes of NAT64, each once, or `None` for `auto`.
@@ -43,7 +34,7 @@ impl Section<'_> {
                 "\"auto\", or a list of at most {} prefixes, each once",
                 Nat64::MOST
             ),
-            once: "each prefix once",
+            once: "prefix",
             count: 0..=Nat64::MOST,
             auto: true,
             form: schema::prefix(),
@@ -82,70 +73,26 @@ impl Section<'_> {
         self.list(key, arm_list(count, true), None)
     }
 
-    /// Addresses of servers, each once.
-    pub fn servers(&mut self, key: Key) -> Vec<String> {
+    /// A list of at most `most` texts, each once; `names` is what one and many are called. `item`
+    /// parses one, or returns the expected form.
+    pub fn texts<T: PartialEq + Display>(
+        &mut self,
+        key: Key,
+        most: usize,
+        (once, many): (&'static str, &str),
+        form: Form,
+        item: fn(&str) -> Result<T, String>,
+    ) -> Vec<T> {
         let list = List {
-            expected: "a list of at most 16 servers, each once".to_owned(),
-            once: "each server once",
-            count: 0..=16,
+            expected: format!("a list of at most {most} {many}, each once"),
+            once,
+            count: 0..=most,
             auto: false,
-            form: schema::text(),
-            item: |text| match thalweg_fleet::check_server(text) {
-                Ok(()) => Ok(text.to_owned()),
-                Err(_) => Err("tls://HOST:PORT, or nats://HOST:PORT on this machine".to_owned()),
-            },
+            form,
+            item,
         };
         let read = self.list(key, list, Some(Vec::new()));
         read.value.unwrap_or_default()
-    }
-
-    /// Labels of the fleet, each once; `all` is none of them, as each agent has it.
-    pub fn labels(&mut self, key: Key) -> Vec<Name> {
-        let list = List {
-            expected: "a list of at most 15 labels, each once".to_owned(),
-            once: "each label once",
-            count: 0..=15,
-            auto: false,
-            form: name_form(),
-            item: |text| match Name::new(text) {
-                Ok(name) if name != Name::all() => Ok(name),
-                Ok(_) => Err("another label: each agent has this one".to_owned()),
-                Err(_) => Err(NAME.to_owned()),
-            },
-        };
-        let read = self.list(key, list, Some(Vec::new()));
-        read.value.unwrap_or_default()
-    }
-
-    /// Public keys of policies, each once.
-    pub fn keys(&mut self, key: Key) -> Vec<PublicKey> {
-        let list = List {
-            expected: "a list of at most 16 keys, each once".to_owned(),
-            once: "each key once",
-            count: 0..=16,
-            auto: false,
-            form: schema::text(),
-            item: |text| match PublicKey::parse(text) {
-                Ok(key) => Ok(key),
-                Err(_) => Err("a public key of policies (M and 55 characters)".to_owned()),
-            },
-        };
-        let read = self.list(key, list, Some(Vec::new()));
-        read.value.unwrap_or_default()
-    }
-
-    /// A name of the fleet, or `None` for `auto`.
-    pub fn name_or_auto(&mut self, key: Key) -> Option<Name> {
-        let expected = format!("\"auto\", the name of the host, or {NAME}");
-        let show = |name: &Option<Name>| string(name.as_ref().map_or("auto", |name| name.as_str()));
-        let form = schema::any_of([schema::only("auto"), name_form()]);
-        let read = self.take(key, &expected, form, None, show, |value| {
-            match text(value)? {
-                "auto" => Some(None),
-                name => Name::new(name).ok().map(Some),
-            }
-        });
-        read.value
     }
 
     fn list<T: PartialEq + Display>(
@@ -177,7 +124,9 @@ impl Section<'_> {
             for item in items {
                 // Not a text: the message lists the accepted texts.
                 match (list.item)(text(item.get_ref()).unwrap_or_default()) {
-                    Ok(it) if read.contains(&it) => wrong.push(Wrong::new(item, list.once)),
+                    Ok(it) if read.contains(&it) => {
+                        wrong.push(Wrong::new(item, format!("each {} once", list.once)))
+                    }
                     Ok(it) => read.push(it),
                     Err(expected) => wrong.push(Wrong::new(item, expected)),
                 }
@@ -194,17 +143,10 @@ impl Section<'_> {
     }
 }
 
-/// Accepted form of a name of the fleet.
-const NAME: &str = "1 to 63 of a-z, A-Z, 0-9, - and _";
-
-fn name_form() -> Form {
-    schema::of_characters("A-Za-z0-9_-", 63)
-}
-
 /// A list whose elements are texts, each once.
 struct List<T> {
     expected: String,
-    /// The message for an element that occurs twice.
+    /// Name of an element; each occurs once.
     once: &'static str,
     count: RangeInclusive<usize>,
     /// Whether "auto" is accepted instead of a list.
@@ -222,7 +164,7 @@ fn arm_list(count: RangeInclusive<usize>, auto: bool) -> List<String> {
         expected: format!(
             "{or}a list of {least} to {most} names of congestion controls, each once"
         ),
-        once: "each name once",
+        once: "name",
         count,
         auto,
         form: schema::congestion_control(),

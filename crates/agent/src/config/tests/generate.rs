@@ -70,20 +70,7 @@ interval = "60s"
 [http]
 listen = "[::1]:9471"
 token_file = "/etc/t"
-[fleet]
-servers = ["tls://nats.example.com:4222"]
-name = "web1"
-nkey = "/etc/agent.nk"
-credentials = "/etc/agent.creds"
-ca = "/etc/ca.pem"
-share = false
-take = false
-labels = ["web", "site-a"]
-keys = ["MCD7D3BTJUNEN6JY54U5EZ2ETX5YE6LRPQ6WGIGF75NSD73YM7OFYNET"]
 "#;
-
-/// A public key of policies, in a list.
-const KEY: &str = "[\"MCD7D3BTJUNEN6JY54U5EZ2ETX5YE6LRPQ6WGIGF75NSD73YM7OFYNET\"]";
 
 /// Number of ways to break a file.
 pub const KINDS: usize = 12;
@@ -139,10 +126,6 @@ enum Accepts {
     PathOrAuto,
     PathOrNone,
     Loopback,
-    Servers,
-    NameOrAuto,
-    Labels,
-    Keys,
     ArmOrNone,
     GroupOrNone,
     /// Fewest and most names, whether "auto" is accepted.
@@ -215,15 +198,6 @@ const KEYS: &[(&str, Accepts)] = &[
     ("snapshot.interval", Duration(SECOND, DAY, false)),
     ("http.listen", Loopback),
     ("http.token_file", PathOrNone),
-    ("fleet.servers", Servers),
-    ("fleet.name", NameOrAuto),
-    ("fleet.nkey", PathOrNone),
-    ("fleet.credentials", PathOrNone),
-    ("fleet.ca", PathOrNone),
-    ("fleet.share", Boolean),
-    ("fleet.take", Boolean),
-    ("fleet.labels", Labels),
-    ("fleet.keys", Keys),
 ];
 
 fn accepts(key: &str) -> Accepts {
@@ -271,18 +245,6 @@ fn right(key: &str, random: &mut Random) -> String {
             .pick(&["\"auto\"", "\"/\"", "'/sys/fs/cgroup/x'"])
             .to_string(),
         PathOrNone => random.pick(&["\"\"", "\"/etc/token\""]).to_string(),
-        Servers => random
-            .pick(&[
-                "[]",
-                "[\"tls://a:4222\"]",
-                "[\"nats://127.0.0.1:1\", \"nats://localhost:2\"]",
-            ])
-            .to_string(),
-        Labels => random
-            .pick(&["[]", "[\"web\"]", "[\"web-1_a\", \"b\"]"])
-            .to_string(),
-        Keys => random.pick(&["[]", KEY]).to_string(),
-        NameOrAuto => random.pick(&["\"auto\"", "\"web-1_a\""]).to_string(),
         Loopback => random
             .pick(&[
                 "\"\"",
@@ -469,24 +431,6 @@ fn wrong(key: &str, random: &mut Random) -> String {
                 format!("{}", far),
             ])
             .clone(),
-        Servers => random
-            .pick(&[
-                "\"tls://a:4222\"",
-                "[\"nats://192.0.2.1:4222\"]",
-                "[\"a:4222\"]",
-                "[7]",
-                "[\"tls://a:1\", \"tls://a:1\"]",
-            ])
-            .to_string(),
-        Labels => random
-            .pick(&["\"web\"", "[\"all\"]", "[\"a.b\"]", "[7]", "[\"a\", \"a\"]"])
-            .to_string(),
-        Keys => random
-            .pick(&["\"M\"", "[\"M\"]", "[\"\"]", "[7]"])
-            .to_string(),
-        NameOrAuto => random
-            .pick(&["\"\"", "\"a.b\"", "\"a b\"", "7", "[]"])
-            .to_string(),
         PathOrNone => random
             .pick(&["\"token\"", "\"./here\"", "\"/a\\u0007b\"", "7", "[]"])
             .to_string(),

@@ -14,7 +14,9 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use thalweg_bpf_objects::names::learn::maps as names;
 use thalweg_bpf_objects::names::learn_clamp::{maps as own_names, programs};
 use thalweg_bpf_types::{bytes_of, from_bytes, raw};
-use thalweg_control::iterator::SocketVisit; use thalweg_control::{ batch, links, object, system}; use thalweg_policy::Prefix;
+use thalweg_control::iterator::SocketVisit;
+use thalweg_control::{batch, links, object, system};
+use thalweg_policy::Prefix;
 
 use crate::kernel::{Iterator, Kernel, find_map, trie_entries, unless_passing};
 
@@ -232,9 +234,7 @@ impl ClampedSockets {
     pub fn find(pin: &Path) -> Option<Self> {
         let hosts = find_map(pin, names::CLAMPS)?;
         let has_clamps = batch::collect_keys(&hosts).is_ok_and(|keys| !keys.is_empty());
-        has_clamps
-            .then(|| find_map(pin, names::CLAMPED))?
-            .map(Self)
+        has_clamps.then(|| find_map(pin, names::CLAMPED))?.map(Self)
     }
 
     /// Lifts the clamps in all network namespaces. The programs must be gone: they would clamp new

@@ -132,9 +132,10 @@ fn store_that_rotted_after_a_good_close_is_set_aside_at_once() {
 #[test]
 fn state_directory_of_others_is_refused() {
     let directory = tempfile::tempdir().unwrap();
-    Store::check_own(directory.path()).unwrap();
+    let check = || Store::check_own(directory.path(), &[]);
+    check().unwrap();
     std::fs::write(directory.path().join("letters"), "").unwrap();
-    let error = Store::check_own(directory.path()).unwrap_err();
+    let error = check().unwrap_err();
     let cause = std::error::Error::source(&error).unwrap().to_string();
     assert!(cause.contains("files of others (letters)"), "{cause}");
     // What file systems have, and names that only begin like an agent's.
@@ -142,24 +143,24 @@ fn state_directory_of_others_is_refused() {
         let place = directory.path().join(name);
         std::fs::create_dir(&place).unwrap();
         std::fs::write(place.join("letter"), "").unwrap();
-        assert!(Store::check_own(directory.path()).is_err(), "{name}");
+        assert!(check().is_err(), "{name}");
     }
     std::fs::write(directory.path().join("policy.toml"), "").unwrap();
-    assert!(Store::check_own(directory.path()).is_err());
+    assert!(check().is_err());
     for name in ["letter.json", "1.letter", "one.toml"] {
         let letter = directory.path().join("policy").join(name);
         std::fs::write(letter, "").unwrap();
-        assert!(Store::check_own(directory.path()).is_err(), "{name}");
+        assert!(check().is_err(), "{name}");
     }
     // What an apply leaves behind that is killed, or has written so far.
     for name in ["in-force", "00000001.toml", "00000001.json", ".draft-x1"] {
         let file = directory.path().join("policy").join(name);
         std::fs::write(&file, "").unwrap();
-        Store::check_own(directory.path()).unwrap_or_else(|error| panic!("{name}: {error}"));
+        check().unwrap_or_else(|error| panic!("{name}: {error}"));
         std::fs::remove_file(&file).unwrap();
     }
     drop(open(directory.path()));
-    Store::check_own(directory.path()).unwrap();
+    check().unwrap();
 }
 
 /// A start that is refused has locked nobody out.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Result, anyhow};
 use clap::Args;
 use serde::de::DeserializeOwned;
-use thalweg_agent::fleet::Statuses;
+use thalweg_agent::features::fleet::Statuses;
 use thalweg_terminal::Failure;
 
 use super::access::ServerAccess;

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use clap::Args;
-use thalweg_agent::view::{FleetComparison, FleetGain};
+use thalweg_agent::features::fleet::view::{FleetComparison, FleetGain};
 use thalweg_terminal::output::{self, count_text, span_text};
 use thalweg_units::printable;
 

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use anyhow::Result;
 use clap::Args;
 use serde::Serialize;
-use thalweg_agent::view::{FleetAgent, FleetAgents, FleetPlace, FleetTraffic};
+use thalweg_agent::features::fleet::view::{FleetAgent, FleetAgents, FleetPlace, FleetTraffic};
 use thalweg_terminal::output::{self, count_text, span_text};
 use thalweg_units::printable;
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::GainRow;
+use crate::view::GainRow;
 
 /// `GET /v1/fleet`: an agent's place in its fleet.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]

@@ -86,7 +86,10 @@ fn below(cost_q16: u32) -> i32 {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test may fail by unwrap")]
+    use std::path::Path;
+
     use super::*;
+    use crate::named::Named;
     use thalweg_learner::ArmState;
 
     #[test]
@@ -143,5 +146,16 @@ mod tests {
         };
         assert!(of_name("site-1").is_some());
         assert!(of_name("site-1\u{200b}").is_none());
+    }
+
+    #[test]
+    fn name_of_a_network_is_accepted_where_the_table_accepts_it() {
+        let characters = ('\0'..='\u{30ff}').chain('\u{fe00}'..='\u{ffff}');
+        for character in characters.filter(|it| *it != '#' && !it.is_whitespace()) {
+            let text = format!("a{character}b");
+            let network = Network::parse(&format!("name:{text}"));
+            let table = Named::parse(&format!("10.0.0.0/8 {text}"), Path::new("n.txt"));
+            assert_eq!(table.is_ok(), network.is_some(), "{text:?}");
+        }
     }
 }

@@ -1,16 +1,7 @@
-//! The agent in a fleet: reports its own measurements of networks, and uses those of other agents.
-//!
-//! One thread does all of it. Neither connections nor the ring ever wait for it, and it never waits
-//! for a server: the client (`thalweg_fleet`) does. See `docs/reference/learner.md`, section
-//! *Fleet*.
+//! The agent's place in a fleet. One thread does all of it. Neither connections nor the ring ever wait
+//! for it, and it never waits for a server: the client (`thalweg_fleet`) does. See
+//! `docs/reference/learner.md`, section *Fleet*.
 
-mod all;
-mod compact;
-mod desired;
-mod export;
-mod form;
-mod policy;
-mod report_store;
 #[cfg(test)]
 mod tests;
 
@@ -18,30 +9,30 @@ use std::cmp::Reverse;
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
 use thalweg_bpf_types::raw;
 use thalweg_control::policy::PolicyPaths;
-use thalweg_control::policy::history::History;
 use thalweg_control::system;
 use thalweg_fleet::wire::{Arm, Measured, Network, Priors, Progress, Shard, Status};
-use thalweg_fleet::{Fault, Fleet, Incoming, Kind, Outgoing, Settings, Traffic};
+use thalweg_fleet::{Fault, Fleet, Incoming, Kind, Outgoing, Settings, StartError, Traffic};
 use thalweg_learner::HostKey;
 use thalweg_learner::fleet::Prior;
 
+use super::all::{self, Statuses};
+use super::export::{self, Counted};
+use super::form::{key_of, measured};
+use super::policy::Policies;
+use super::records::{FleetNetworks, age_fleet, set_fleet};
+use super::report_store::ReportStore;
+use super::settings::FleetMember;
+use super::view;
 use crate::causes::Causes;
-use crate::config::agent::FleetMember;
-use crate::kernel::{FleetNetworks, HostBatch};
-use crate::shared::Shared;
-use crate::view;
-
-pub use all::Statuses;
-use export::Counted;
-use form::{key_of, measured};
-use policy::Policies;
-use report_store::ReportStore;
+use crate::config::ConfigError;
+use crate::feature::Session;
+use crate::kernel::HostBatch;
 
 /// Longest wait for messages.
 const TICK: Duration = Duration::from_millis(500);
@@ -89,6 +80,9 @@ struct Seen {
     policies: Vec<Progress>,
 }
 
+/// Statuses of all agents, or the error.
+type Read = Result<Arc<Statuses>, Fault>;
+
 /// This agent's place in a fleet.
 pub struct Membership {
     client: Fleet,
@@ -96,6 +90,8 @@ pub struct Membership {
     shares: bool,
     state: PathBuf,
     seen: Mutex<Seen>,
+    /// Last read of the statuses, and its time.
+    read: Mutex<Option<(Instant, Read)>>,
 }
 
 impl Membership {
@@ -106,12 +102,21 @@ impl Membership {
     pub fn start(member: &FleetMember, state: &Path) -> Result<Self> {
         let mut settings = member.settings().context("fleet.name is \"auto\"")?;
         settings.policies = Policies::numbers(state);
+        // A key or a certificate that cannot be used is like a wrong line.
+        let client = Fleet::start(&settings).map_err(|error| match error {
+            StartError::Settings(fault) => anyhow!(ConfigError::Named {
+                may_pass: fault.may_pass(),
+                why: format!("{:#}", anyhow!(fault)),
+            }),
+            error => error.into(),
+        });
         Ok(Self {
-            client: Fleet::start(&settings).context("[fleet] of the configuration")?,
+            client: client.context("[fleet] of the configuration")?,
             settings,
             shares: member.share,
             state: state.to_owned(),
             seen: Mutex::default(),
+            read: Mutex::default(),
         })
     }
 
@@ -164,18 +169,28 @@ impl Membership {
         }
     }
 
-    /// The statuses of all agents, from the server.
+    /// Statuses of all agents, read at most `most` ago, so that many requests cause one read. An
+    /// error is kept for the same time.
     ///
     /// # Errors
     /// The fleet is away, or does not answer in time.
-    pub fn statuses(&self) -> Result<Statuses, Fault> {
-        Ok(Statuses::new(self.client.request_statuses(PATIENCE)?))
+    pub fn statuses(&self, most: Duration) -> Read {
+        let mut last = self.read.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((at, read)) = &*last
+            && at.elapsed() < most
+        {
+            return read.clone();
+        }
+        let read = self.client.request_statuses(PATIENCE);
+        let read = read.map(|members| Arc::new(Statuses::new(members)));
+        *last = Some((Instant::now(), read.clone()));
+        read
     }
 
     /// Runs until the session ends.
-    pub fn run(&self, shared: &Shared) {
-        let _watch = Watch(shared);
-        let setup = shared.kernel.setup();
+    pub fn run(&self, session: &dyn Session) {
+        let _watch = Watch(session);
+        let setup = session.kernel().setup();
         let place = PolicyPaths {
             pin: setup.pin.clone(),
             cgroup: setup.cgroup.clone(),
@@ -200,7 +215,7 @@ impl Membership {
             faults: BTreeMap::new(),
             causes: Causes::default(),
         };
-        while !shared.is_stopping() {
+        while !session.is_stopping() {
             let now = Instant::now();
             let state = self.client.state();
             // Messages that arrived with that state are taken below.
@@ -212,7 +227,7 @@ impl Membership {
                      each its own fleet.name and key",
                     self.settings.agent
                 );
-                shared.problem("fleet-name", work.is_shared.then_some(text));
+                session.problem("fleet-name", work.is_shared.then_some(text));
                 // Other agents see it in the status.
                 work.status = None;
             }
@@ -243,7 +258,7 @@ impl Membership {
             match work.policies.attend(now) {
                 Ok(None) => {}
                 Ok(Some(changed)) => {
-                    shared.problem("fleet-policy", None);
+                    session.problem("fleet-policy", None);
                     self.lock().policies = work.policies.progress();
                     if changed {
                         // The publisher hears of it at once.
@@ -251,20 +266,20 @@ impl Membership {
                     }
                 }
                 Err(error) => {
-                    shared.problem("fleet-policy", Some(format!("{error:#}")));
+                    session.problem("fleet-policy", Some(format!("{error:#}")));
                     self.lock().policies = work.policies.progress();
                 }
             }
-            shared.problem("fleet-file", work.policies.unread());
-            let received = hear(shared, &mut work, now);
+            session.problem("fleet-file", work.policies.unread());
+            let received = hear(session, &mut work, now);
             work.causes.note_outcome(HEARD, received);
-            self.attend(shared, &mut work, now);
-            shared.problem("fleet", work.causes.in_words());
+            self.attend(session, &mut work, now);
+            session.problem("fleet", work.causes.in_words());
         }
     }
 
     /// Does what is due. A failure holds up nothing else.
-    fn attend(&self, shared: &Shared, work: &mut Work, now: Instant) {
+    fn attend(&self, session: &dyn Session, work: &mut Work, now: Instant) {
         let is_due = |at: Option<Instant>, pause| at.is_none_or(|at| now - at >= pause);
         let pause = match work.has_heard && work.report_store.has_changed() {
             true => SETTLE.max(work.took * SETTLE_PAUSE).min(AGE),
@@ -275,17 +290,17 @@ impl Membership {
         let has_noted = work.arrived.is_empty();
         if self.settings.take && has_noted && is_due(work.written, pause) {
             work.written = Some(now);
-            let outcome = self.put_in_force(shared, work, now);
+            let outcome = self.put_in_force(session, work, now);
             work.causes.note_outcome(IN_FORCE, outcome);
             work.took = now.elapsed();
         }
         if is_due(work.looked, LOOK) {
             work.looked = Some(now);
-            let outcome = self.look_at_own(shared, work, now);
+            let outcome = self.look_at_own(session, work, now);
             work.causes.note_outcome(OWN_NETWORKS, outcome);
         }
         // The event loop polls; a problem is reported when it comes and when it ends.
-        let kinds: Vec<_> = shared.noted_problems().into_keys().collect();
+        let kinds = session.noted_kinds();
         let is_news = kinds != work.problems && work.news > 0;
         if is_due(work.status, STATUS) || is_news {
             work.news = match is_due(work.status, STATUS) {
@@ -294,11 +309,9 @@ impl Membership {
             };
             work.problems = kinds;
             work.status = Some(now);
-            // Flows of the policy's rules count only once it is adopted. The event loop reports an error.
-            drop(shared.adopt_policy(&History::at(&shared.config.paths.state)));
             let policies = work.policies.progress();
             let faults = export::faults(&self.client.state(), &mut work.faults, now);
-            let status = self.status(shared, policies, faults);
+            let status = self.status(session, policies, faults);
             let offered = self.client.offer_message(&Outgoing::Status(status));
             let outcome = offered.context("the fleet is not told how this agent is");
             work.causes.note_outcome(OWN_STATUS, outcome);
@@ -306,48 +319,53 @@ impl Membership {
     }
 
     /// Writes the records of other agents' reports, once all reports have been received.
-    fn put_in_force(&self, shared: &Shared, work: &mut Work, now: Instant) -> Result<()> {
+    fn put_in_force(&self, session: &dyn Session, work: &mut Work, now: Instant) -> Result<()> {
         if !work.has_heard {
             // Records of an earlier session stay until then, or until they are too old.
-            let left = shared.kernel.age_fleet()?;
+            let left = age_fleet(session.kernel())?;
             self.lock().in_force = left;
             return Ok(());
         }
-        self.write(shared, &mut work.report_store, now)?;
+        self.write(session, &mut work.report_store, now)?;
         // Memory of the last messages and of this update.
         system::trim_memory();
         Ok(())
     }
 
     /// Scans the agent's own networks, and reports them.
-    fn look_at_own(&self, shared: &Shared, work: &mut Work, now: Instant) -> Result<()> {
-        let (groups, of_fleet) = shared.kernel.own_groups()?;
+    fn look_at_own(&self, session: &dyn Session, work: &mut Work, now: Instant) -> Result<()> {
+        let (groups, of_fleet) = session.kernel().own_groups()?;
         if of_fleet < self.lock().in_force.written {
             // A full table evicts also the fleet's records.
             work.written = None;
         }
         if self.shares {
-            let told = self.tell(shared, work, groups, now);
+            let told = self.tell(session, work, groups, now);
             let text = told.err().map(|error| {
                 format!("the fleet lacks some of what this agent measured: {error:#}")
             });
-            shared.problem("fleet-share", text);
+            session.problem("fleet-share", text);
         }
         Ok(())
     }
 
     /// Writes the records of other agents' reports in each network namespace: containers talk to
     /// the same networks.
-    fn write(&self, shared: &Shared, report_store: &mut ReportStore, now: Instant) -> Result<()> {
-        let setup = shared.kernel.setup();
+    fn write(
+        &self,
+        session: &dyn Session,
+        report_store: &mut ReportStore,
+        now: Instant,
+    ) -> Result<()> {
+        let setup = session.kernel().setup();
         let lengths = (setup.networks.ipv4_prefix, setup.networks.ipv6_prefix);
-        let arms = shared.kernel.arms()?;
+        let arms = session.kernel().arms()?;
         report_store.forget_old(now);
         let mut known: HashMap<usize, Vec<(Network, Prior)>> = HashMap::new();
         let mut told = BTreeMap::new();
         let mut elsewhere = 0;
         // Without the system's arm nothing can be compared.
-        let defaults = shared.kernel.defaults()?.into_iter();
+        let defaults = session.kernel().defaults()?.into_iter();
         let defaults: Vec<_> = defaults
             .filter_map(|(netns, system)| Some((netns, system?)))
             .collect();
@@ -365,7 +383,7 @@ impl Membership {
             elsewhere += priors.len() - records.len();
             told.insert(netns, records);
         }
-        let mut done = shared.kernel.set_fleet(&told)?;
+        let mut done = set_fleet(session.kernel(), &told)?;
         done.left_out += elsewhere;
         report_store.note_taken();
         let mut seen = self.lock();
@@ -380,13 +398,20 @@ impl Membership {
     /// Reports this agent's measurements that differ from its last report.
     fn tell(
         &self,
-        shared: &Shared,
+        session: &dyn Session,
         work: &mut Work,
         groups: HostBatch,
         now: Instant,
     ) -> Result<()> {
-        let arms = shared.kernel.arms()?;
-        let named = |number: u64| shared.kernel.setup().named.name(number).map(str::to_owned);
+        let arms = session.kernel().arms()?;
+        let named = |number: u64| {
+            session
+                .kernel()
+                .setup()
+                .named
+                .name(number)
+                .map(str::to_owned)
+        };
         let mut all: HashMap<Network, Measured> = HashMap::new();
         for (key, group) in groups {
             let Some(measured) = measured(&key, &group, &arms, named) else {
@@ -422,10 +447,16 @@ impl Membership {
         })
     }
 
-    fn status(&self, shared: &Shared, policies: Vec<Progress>, faults: Vec<String>) -> Status {
-        let setup = shared.kernel.setup();
+    fn status(
+        &self,
+        session: &dyn Session,
+        policies: Vec<Progress>,
+        faults: Vec<String>,
+    ) -> Status {
+        let setup = session.kernel().setup();
         // Otherwise the comparison is of an earlier configuration.
         let compares = !setup.dry_run && !setup.advise.only && setup.control.share_q16 > 0;
+        let problems = session.checked_kinds().into_iter().map(str::to_owned);
         Status {
             agent: self.settings.agent.clone(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -434,24 +465,18 @@ impl Membership {
             is_shared: false,
             labels: self.settings.labels.clone(),
             policies,
-            faults: shared
-                .health()
-                .problems
-                .keys()
-                .map(|it| (*it).to_owned())
-                .chain(faults)
-                .collect(),
-            cells: export::cells(&shared.gain(|gain| gain.compared(compares))),
+            faults: problems.chain(faults).collect(),
+            cells: export::cells(&session.compared(compares)),
         }
     }
 }
 
 /// Puts arrived messages into the report store. They wait while the kernel's arms cannot be read.
-fn hear(shared: &Shared, work: &mut Work, now: Instant) -> Result<()> {
+fn hear(session: &dyn Session, work: &mut Work, now: Instant) -> Result<()> {
     if work.arrived.is_empty() {
         return Ok(());
     }
-    let arms = shared.kernel.arms()?;
+    let arms = session.kernel().arms()?;
     let knows = |name: &str| arms.index(name).is_some();
     for incoming in std::mem::take(&mut work.arrived) {
         work.report_store
@@ -473,7 +498,7 @@ fn taken_by_server(refused: Option<&Fault>) -> Result<()> {
 }
 
 /// Reports a panic of the thread: the agent continues without the fleet.
-struct Watch<'a>(&'a Shared);
+struct Watch<'a>(&'a dyn Session);
 
 impl Drop for Watch<'_> {
     fn drop(&mut self) {

@@ -9,80 +9,78 @@ use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::registry::Registry;
 use thalweg_fleet::Kind;
 
-use super::Figures;
-use super::page::{Page, Rows};
-use crate::view::{FleetAgents, FleetComparison, FleetGain, FleetSpread, GainRow};
+use super::view::{FleetAgents, FleetComparison, FleetGain, FleetPlace, FleetSpread, FleetTraffic};
+use crate::metrics::page::{Page, Rows};
+use crate::view::GainRow;
 
-impl Figures {
-    /// Metrics of the agent's place in a fleet; none without a fleet.
-    pub(super) fn fleet(&self, page: &mut Page<'_>) -> fmt::Result {
-        let Some(place) = &self.fleet else {
-            return Ok(());
-        };
-        page.gauge(
-            "thalweg_fleet_connected",
-            "1 while the agent is connected to a server of its fleet.",
-            u32::from(place.server.is_some()),
-        )?;
-        page.counter(
-            "thalweg_fleet_connections",
-            "Connections made to servers of the fleet.",
-            place.connections,
-        )?;
-        let both = |of: fn(&crate::view::FleetTraffic) -> u64| {
-            let sums = [("sent", of(&place.sent)), ("received", of(&place.received))];
-            Rows::sums(sums.map(|(direction, sum)| ([direction], sum as f64)))
-        };
-        page.counters(
-            "thalweg_fleet_messages",
-            "Messages between the agent and servers of the fleet.",
-            ["direction"],
-            both(|it| it.messages),
-        )?;
-        page.counters(
-            "thalweg_fleet_bytes",
-            "Bytes of these messages, without TLS.",
-            ["direction"],
-            both(|it| it.bytes),
-        )?;
-        let number = |kind: Kind| place.faults.get(kind.name()).copied().unwrap_or(0);
-        page.counters(
-            "thalweg_fleet_faults",
-            "What went wrong with the fleet, by kind; `thalweg fleet status` has the last one.",
-            ["kind"],
-            Rows::sums(Kind::ALL.map(|kind| ([kind.name()], number(kind) as f64))),
-        )?;
-        for (name, help, value) in [
-            (
-                "thalweg_fleet_told_networks",
-                "Networks that the agent tells others of.",
-                place.told,
-            ),
-            (
-                "thalweg_fleet_heard_agents",
-                "Other agents that have told of networks.",
-                place.agents,
-            ),
-            (
-                "thalweg_fleet_heard_networks",
-                "Networks that they told of.",
-                place.networks,
-            ),
-            (
-                "thalweg_fleet_records",
-                "Records of what they told that are in force, of all network namespaces.",
-                place.in_force,
-            ),
-            (
-                "thalweg_fleet_records_left_out",
-                "Records for which there is no room, or no such network here.",
-                place.left_out,
-            ),
-        ] {
-            page.gauge(name, help, value)?;
-        }
-        Ok(())
+/// Metrics of the agent's place in a fleet.
+///
+/// # Errors
+/// The errors of the formatter.
+pub fn write_place(place: &FleetPlace, page: &mut Page<'_>) -> fmt::Result {
+    page.gauge(
+        "thalweg_fleet_connected",
+        "1 while the agent is connected to a server of its fleet.",
+        u32::from(place.server.is_some()),
+    )?;
+    page.counter(
+        "thalweg_fleet_connections",
+        "Connections made to servers of the fleet.",
+        place.connections,
+    )?;
+    let both = |of: fn(&FleetTraffic) -> u64| {
+        let sums = [("sent", of(&place.sent)), ("received", of(&place.received))];
+        Rows::sums(sums.map(|(direction, sum)| ([direction], sum as f64)))
+    };
+    page.counters(
+        "thalweg_fleet_messages",
+        "Messages between the agent and servers of the fleet.",
+        ["direction"],
+        both(|it| it.messages),
+    )?;
+    page.counters(
+        "thalweg_fleet_bytes",
+        "Bytes of these messages, without TLS.",
+        ["direction"],
+        both(|it| it.bytes),
+    )?;
+    let number = |kind: Kind| place.faults.get(kind.name()).copied().unwrap_or(0);
+    page.counters(
+        "thalweg_fleet_faults",
+        "What went wrong with the fleet, by kind; `thalweg fleet status` has the last one.",
+        ["kind"],
+        Rows::sums(Kind::ALL.map(|kind| ([kind.name()], number(kind) as f64))),
+    )?;
+    for (name, help, value) in [
+        (
+            "thalweg_fleet_told_networks",
+            "Networks that the agent tells others of.",
+            place.told,
+        ),
+        (
+            "thalweg_fleet_heard_agents",
+            "Other agents that have told of networks.",
+            place.agents,
+        ),
+        (
+            "thalweg_fleet_heard_networks",
+            "Networks that they told of.",
+            place.networks,
+        ),
+        (
+            "thalweg_fleet_records",
+            "Records of what they told that are in force, of all network namespaces.",
+            place.in_force,
+        ),
+        (
+            "thalweg_fleet_records_left_out",
+            "Records for which there is no room, or no such network here.",
+            place.left_out,
+        ),
+    ] {
+        page.gauge(name, help, value)?;
     }
+    Ok(())
 }
 
 /// A fleet as a whole.

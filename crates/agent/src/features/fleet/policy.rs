@@ -18,6 +18,8 @@ use thalweg_units::file::{self, Draft, ReadError};
 
 use super::desired::{Action, DesiredState, PolicyId, Present, Wanted};
 
+/// Name of the file of the desired state.
+pub const FILE_NAME: &str = "fleet.json";
 /// Version of the file.
 const FORMAT: u64 = 1;
 /// A policy has 128 KiB of text at most, in JSON perhaps six times that; of 17 labels twice.
@@ -68,7 +70,7 @@ impl Policies {
         place: PolicyPaths,
         dry_run: bool,
     ) -> Self {
-        let file = state.join("fleet.json");
+        let file = state.join(FILE_NAME);
         let (mut desired, unread) = match load(&file) {
             Ok(desired) => (desired, None),
             Err(error) => (DesiredState::default(), Some(format!("{error:#}"))),
@@ -99,8 +101,7 @@ impl Policies {
     /// Numbers of the policies that were obeyed, by label.
     pub fn numbers(state: &Path) -> BTreeMap<Name, u64> {
         // `new` reports a file that cannot be read.
-        load(&state.join("fleet.json"))
-            .map_or_else(|_| BTreeMap::new(), |desired| desired.numbers())
+        load(&state.join(FILE_NAME)).map_or_else(|_| BTreeMap::new(), |desired| desired.numbers())
     }
 
     /// Progress of each label's policy.

@@ -82,7 +82,7 @@ async function part(id, path, what, shown) {
 }
 
 /** Fills the view, at most once a minute. */
-export async function fleet() {
+export async function show() {
   if (Date.now() - asked < AGAIN_MS) return;
   asked = Date.now();
   await part("fleet-place", "v1/fleet", "This agent's place", place);

@@ -5,13 +5,17 @@ use std::time::{Duration, Instant};
 
 use thalweg_fleet::wire::{Cell, LeftOut, Progress, Stage};
 use thalweg_fleet::{Fault, Member};
-use thalweg_gain::{Pool, SideReport};
+use thalweg_gain::{Pool, Row, Scope, SideReport};
 
 use super::export::{rule_of, told};
-use crate::gain::of_agents;
-use crate::view::{
+use super::view::{
     FleetAgent, FleetAgents, FleetComparison, FleetGain, FleetLeftOut, FleetProgress, FleetSilent,
+    FleetSpread,
 };
+use crate::gain::look::judged;
+use crate::gain::present::{Against, found_in};
+use crate::gain::words::{presented_row, thousands};
+use crate::view::GainRow;
 
 /// Age from which an agent is silent: of its statuses every ten minutes two were lost, the third is
 /// late.
@@ -176,6 +180,62 @@ fn together(rule: Option<&str>, agents: &[(&str, Vec<&Cell>)]) -> (FleetComparis
         }
     }
     (of_agents(&pool, rule), wrong)
+}
+
+/// Comparison of many agents, of the learner or of a rule.
+fn of_agents(pool: &Pool, rule: Option<&str>) -> FleetComparison {
+    let group = pool.pooled_group();
+    let against = match rule {
+        None => Against::Control,
+        Some(_) => Against::LeftAlone,
+    };
+    let agents = pool.agent_count() as u64;
+    let found = found_in(Some(&group), None, against);
+    let rows = Row::MEASURES.into_iter().filter_map(|row| {
+        let (comparison, verdict) = judged(&group, Scope::All, row);
+        let shown = || {
+            let row = presented_row(row, &comparison, verdict, 0);
+            GainRow {
+                known_in_s: None,
+                ..row
+            }
+        };
+        (comparison.control + comparison.treated > 0).then(shown)
+    });
+    let spread = Row::MEASURES.map(|row| {
+        let spread = pool.agent_spread(row);
+        let share = spread.worse as f64 / spread.known as f64;
+        FleetSpread {
+            measure: row.measure_name().to_owned(),
+            known: spread.known,
+            better: spread.better,
+            worse: spread.worse,
+            worse_share: (spread.known > 0).then_some(share),
+        }
+    });
+    let mut hinges_on: Vec<&str> = Vec::new();
+    for agent in Row::MEASURES.iter().flat_map(|row| pool.hinges_on(*row)) {
+        if !hinges_on.contains(&agent) {
+            hinges_on.push(agent);
+        }
+    }
+    let mut summary = match agents {
+        0 => "No agent tells of connections that can be compared yet.".to_owned(),
+        1 => format!("1 agent: {found}"),
+        _ => format!("{} agents: {found}", thousands(agents)),
+    };
+    if let [only] = hinges_on[..] {
+        let without = found_in(Some(&pool.group_without(only)), None, against);
+        summary += &format!(" Without {only}: {without}");
+    }
+    FleetComparison {
+        rule: rule.map(str::to_owned),
+        summary,
+        agents,
+        rows: rows.collect(),
+        spread: spread.to_vec(),
+        hinges_on: hinges_on.into_iter().map(str::to_owned).collect(),
+    }
 }
 
 fn agent(member: &Member, read: Duration) -> FleetAgent {
