@@ -93,17 +93,18 @@ async fn wait_for_port(port_listener: &PortListener, shared: &Shared) -> TcpList
 
 /// The routes of features, `/v1/NAME`.
 fn feature_routes(shared: &Shared) -> Router<Api> {
-    let count = shared.statistics.features.len();
-    (0..count).fold(Router::new(), |router, index| {
-        let path = format!("/v1/{}", shared.statistics.features[index].name());
+    let features = shared.statistics.features.iter().enumerate();
+    let lists = features.filter(|(_, feature)| feature.list().is_some());
+    lists.fold(Router::new(), |router, (index, feature)| {
         let list = async move |State(api): State<Api>| {
             api.work(move |shared| {
-                let feature = &shared.statistics.features[index];
-                Ok(Json(feature.list(&shared.feature_context())?))
+                let list = shared.statistics.features[index].list();
+                let read = list.map(|it| it.read(&shared.feature_context()));
+                Ok(Json(read.transpose()?))
             })
             .await
         };
-        router.route(&path, get(list))
+        router.route(&format!("/v1/{}", feature.name()), get(list))
     })
 }
 

@@ -31,10 +31,11 @@ pub fn detach(pin: &Path) -> Result<Removed> {
     let undo = features.iter().map(|it| it.find_leftover(pin));
     let undo: Vec<_> = undo.collect();
     let pins = kernel::remove_pins(pin)?;
-    let leftovers = features.iter().zip(undo).map(|(feature, undo)| {
+    let leftovers = features.iter().zip(undo).filter_map(|(feature, undo)| {
+        let name = feature.leftover_name()?;
         let failed = undo.and_then(|undo| undo().err());
         let failed = failed.map(|error| format!("{error:#}"));
-        (feature.leftover_name().key, failed)
+        Some((name.key, failed))
     });
     Ok(Removed {
         leftovers: leftovers.collect(),

@@ -73,7 +73,7 @@ pub fn requirements() -> Vec<Requirement> {
     [LEARNING]
         .into_iter()
         .chain(of_agent.iter().copied())
-        .chain(of_features.iter().map(|feature| feature.requirement()))
+        .chain(of_features.iter().filter_map(|it| it.requirement()))
         .chain(others.iter().copied())
         .collect()
 }

@@ -277,7 +277,7 @@ impl EventLoop {
             }
         }
         self.looks
-            .note(began, watch.total(), &shared.statistics.looks);
+            .note(began, watch.total(), Some(&shared.statistics.looks));
         shared.problem("long-connections", self.long_faults.in_words());
         take_all(self)
     }
@@ -340,8 +340,10 @@ impl EventLoop {
         let told: Vec<_> = raw_events.iter().filter(|it| events::is_told(it)).collect();
         self.shared.statistics.count(&told, &arms);
         self.refused.note_decisions(&told, &arms);
-        let setup = self.shared.kernel.setup();
-        self.shared.statistics.limits.take(raw_events, setup);
+        let context = self.shared.feature_context();
+        for feature in &self.shared.statistics.features {
+            feature.take_events(raw_events, &arms, &context);
+        }
         self.shared.gain(|gain| gain.take(raw_events, &arms));
         let stand_for: Vec<f64> = self.shared.sampling(|sampling| {
             sampling.advance(system::monotonic_ns());
@@ -594,7 +596,9 @@ impl EventLoop {
         for namespace in &found {
             outcome = outcome.and(self.set_default(namespace.cookie, &namespace.default_cc));
         }
-        self.shared.statistics.limits.note_buffers(&found);
+        for feature in &self.shared.statistics.features {
+            feature.note_namespaces(&found);
+        }
         match self.shared.kernel.ended_unseen(&found) {
             Ok(ends) => self.overridden.note_unseen(ends),
             Err(error) => outcome = outcome.and(Err(error)),

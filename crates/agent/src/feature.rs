@@ -10,12 +10,16 @@ use std::time::Duration;
 
 use anyhow::Result;
 use serde_json::Value;
+use thalweg_bpf_types::raw;
+use thalweg_control::system::NetworkNamespace;
 
 use crate::config::reader::Section;
-use crate::kernel::{Kernel, Setup};
+use crate::kernel::{ArmTable, Kernel, Setup};
 use crate::looks;
 use crate::metrics::page::Page;
+use crate::present::Presenter;
 use crate::requirements::Requirement;
+use crate::view::NetworkLimits;
 
 /// A feature's section of the configuration.
 pub trait Settings: Any + fmt::Debug + Send + Sync {
@@ -59,6 +63,9 @@ pub struct Polled {
     pub problem: Option<String>,
 }
 
+/// Kind of a problem, and a sentence for an operator who sees it.
+pub type Hint = (&'static str, &'static str);
+
 /// Names of a feature's leftover, for the command line and the API.
 #[derive(Clone, Copy, Debug)]
 pub struct LeftoverName {
@@ -75,59 +82,113 @@ pub type Undo = Box<dyn FnOnce() -> Result<()>>;
 pub trait Feature: Send + Sync {
     /// Kind of the feature's problem, key in `GET /v1/status`, path below `/v1`, sub-command.
     fn name(&self) -> &'static str;
-    /// Sentence of `--help` on the sub-command.
-    fn about(&self) -> &'static str;
-    /// Hint for an operator who sees the problem.
-    fn hint(&self) -> &'static str;
-    /// Needs of the kernel.
-    fn requirement(&self) -> Requirement;
+    /// Hints for an operator who sees the feature's problems.
+    fn hints(&self) -> &'static [Hint] {
+        &[]
+    }
+    /// Needs of the kernel; `None`: those of the learner.
+    fn requirement(&self) -> Option<Requirement> {
+        None
+    }
 
     /// Reads the feature's section of the configuration.
-    fn read_settings(&self, root: &mut Section<'_>) -> Arc<dyn Settings>;
+    fn read_settings(&self, _root: &mut Section<'_>) -> Arc<dyn Settings> {
+        Arc::new(())
+    }
     /// Takes the settings of the next session, and adds to the set-up of the kernel side.
-    fn configure(&self, settings: &dyn Settings, setup: &mut Setup);
+    fn configure(&self, _settings: &dyn Settings, _setup: &mut Setup) {}
     /// Loads programs beside the learner's; nothing is attached yet. A refusal of the kernel is the
     /// feature's problem.
     ///
     /// # Errors
     /// Faults that may pass, such as a lack of memory.
-    fn load(&self, kernel: &Kernel) -> Result<()>;
+    fn load(&self, _kernel: &Kernel) -> Result<()> {
+        Ok(())
+    }
     /// Starts once the learner is attached. Returns the problem, if there is one.
-    fn start(&self, context: &Context<'_>) -> Option<String>;
+    fn start(&self, _context: &Context<'_>) -> Option<String> {
+        None
+    }
     /// Interval of polls; `None`: there are none.
-    fn poll_interval(&self) -> Option<Duration>;
+    fn poll_interval(&self) -> Option<Duration> {
+        None
+    }
     /// Works for a moment, called by the event loop.
-    fn poll(&self, context: &Context<'_>) -> Polled;
+    fn poll(&self, _context: &Context<'_>) -> Polled {
+        Polled::default()
+    }
     /// Number and cost of polls.
-    fn poll_statistics(&self) -> &looks::Figures;
+    fn poll_statistics(&self) -> Option<&looks::Figures> {
+        None
+    }
     /// Follows the learner to the cgroup to which it was attached again.
-    fn reattach(&self, kernel: &Kernel);
+    fn reattach(&self, _kernel: &Kernel) {}
     /// Checks the feature now; returns the problem, if there is one.
-    fn problem(&self) -> Option<String>;
+    fn problem(&self) -> Option<String> {
+        None
+    }
     /// Undoes at the end of a session what only a running agent may keep.
     ///
     /// # Errors
     /// The kernel refuses it.
-    fn stop(&self, context: &Context<'_>) -> Result<()>;
+    fn stop(&self, _context: &Context<'_>) -> Result<()> {
+        Ok(())
+    }
     /// Finds the leftover of an agent below its directory of pins; `None`: there is none.
-    fn find_leftover(&self, pin: &Path) -> Option<Undo>;
-    /// Names of the feature's leftover.
-    fn leftover_name(&self) -> LeftoverName;
+    fn find_leftover(&self, _pin: &Path) -> Option<Undo> {
+        None
+    }
+    /// Names of the feature's leftover; `None`: it never leaves anything.
+    fn leftover_name(&self) -> Option<LeftoverName> {
+        None
+    }
 
-    /// Value of the feature's key in `GET /v1/status`; null where the feature is off.
-    fn status(&self) -> Value;
+    /// Takes the events of a pass of the event loop; `arms` is the present table.
+    fn take_events(
+        &self,
+        _events: &[raw::thalweg_event],
+        _arms: &ArmTable,
+        _context: &Context<'_>,
+    ) {
+    }
+    /// Notes the network namespaces in scope, whenever they were read.
+    fn note_namespaces(&self, _namespaces: &[NetworkNamespace]) {}
+    /// Limits of the connections of each network, the busiest first.
+    fn network_limits(&self, _presenter: &Presenter<'_>) -> Vec<NetworkLimits> {
+        Vec::new()
+    }
+
+    /// Value of the feature's key in `GET /v1/status`, null where the feature is off; `None`: it has
+    /// no key.
+    fn status(&self) -> Option<Value> {
+        None
+    }
     /// Row of `thalweg status` for such a value; `None`: no row.
-    fn status_row(&self, status: &Value) -> Option<String>;
+    fn status_row(&self, _status: &Value) -> Option<String> {
+        None
+    }
     /// Writes metrics; none where the feature is off.
     ///
     /// # Errors
     /// The errors of the formatter.
-    fn write_metrics(&self, page: &mut Page<'_>) -> fmt::Result;
+    fn write_metrics(&self, _page: &mut Page<'_>) -> fmt::Result {
+        Ok(())
+    }
+    /// The feature's list; `None`: it has none.
+    fn list(&self) -> Option<&dyn List> {
+        None
+    }
+}
+
+/// List of a feature, which `thalweg NAME` shows.
+pub trait List {
+    /// Sentence of `--help` on the sub-command.
+    fn about(&self) -> &'static str;
     /// The answer to `GET /v1/NAME`.
     ///
     /// # Errors
     /// Maps that cannot be read.
-    fn list(&self, context: &Context<'_>) -> Result<Value>;
+    fn read(&self, context: &Context<'_>) -> Result<Value>;
     /// Table of such an answer, for a terminal. At most `limit` of its rows stay in the answer.
     ///
     /// # Errors

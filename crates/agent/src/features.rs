@@ -2,7 +2,7 @@
 //! the agent is built without the feature, and all others work.
 
 use crate::config::reader::Section;
-use crate::feature::{Feature, Sections};
+use crate::feature::{self, Feature, Sections};
 
 macro_rules! features {
     ($($name:ident),* $(,)?) => {
@@ -17,6 +17,7 @@ macro_rules! features {
 
 features! {
     clamps,
+    limits,
 }
 
 /// Reads the sections of all features.
@@ -24,8 +25,16 @@ pub fn read_sections(root: &mut Section<'_>) -> Sections {
     Sections(all().iter().map(|it| it.read_settings(root)).collect())
 }
 
-/// Hint for a problem of this kind; `None`: the kind belongs to no feature.
-pub fn hint(kind: &str) -> Option<&'static str> {
-    let of_kind = all().into_iter().find(|feature| feature.name() == kind)?;
-    Some(of_kind.hint())
+/// Names of the features with a list.
+pub fn names_of_lists() -> impl Iterator<Item = &'static str> {
+    let features = all().into_iter();
+    features.filter_map(|it| it.list().map(|_| it.name()))
+}
+
+/// Hints of all features, by kind of problem.
+pub fn hints() -> impl Iterator<Item = feature::Hint> {
+    all()
+        .into_iter()
+        .flat_map(|feature| feature.hints())
+        .copied()
 }

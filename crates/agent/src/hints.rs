@@ -1,9 +1,10 @@
 //! Hints for each kind of problem that `status` shows.
 
+use crate::feature::Hint;
 use crate::features;
 
 /// Hints by kind of problem: sentences for a page that shows the problem's text before them.
-const HINTS: [(&str, &str); 37] = [
+const HINTS: [Hint; 37] = [
     (
         "arms",
         "Restart the agent: its maps cannot be read. Connections keep their CC meanwhile.",
@@ -156,17 +157,17 @@ const HINTS: [(&str, &str); 37] = [
 
 /// All kinds of problems.
 pub fn kinds() -> impl Iterator<Item = &'static str> {
-    let of_features = features::all().into_iter().map(|feature| feature.name());
-    HINTS.iter().map(|(kind, _)| *kind).chain(of_features)
+    HINTS.into_iter().chain(features::hints()).map(|it| it.0)
 }
 
 /// Hint for a kind of problem.
 pub fn hint_for(topic: &str) -> &'static str {
-    let known = HINTS.iter().find(|(name, _)| *name == topic);
-    let known = known.map(|(_, text)| *text);
-    known
-        .or_else(|| features::hint(topic))
-        .unwrap_or("Look at the agent's log: `journalctl -u thalweg`.")
+    let mut hints = HINTS.into_iter().chain(features::hints());
+    let known = hints.find(|(kind, _)| *kind == topic);
+    known.map_or(
+        "Look at the agent's log: `journalctl -u thalweg`.",
+        |(_, text)| text,
+    )
 }
 
 #[cfg(test)]

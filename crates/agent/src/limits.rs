@@ -6,10 +6,6 @@ use thalweg_units::figures;
 
 use crate::view::{AdviceLimit, AdviceLimits};
 
-mod networks;
-
-pub use networks::Networks;
-
 /// A network whose limits are presented.
 #[derive(Clone, Copy, Debug)]
 pub struct Network<'a> {

@@ -53,12 +53,13 @@ impl Looks {
     }
 
     /// Notes the begin of a scan and its processor time.
-    pub fn note(&mut self, began: Instant, time: Duration, figures: &Figures) {
+    pub fn note(&mut self, began: Instant, time: Duration, figures: Option<&Figures>) {
         let Some(interval) = self.interval else {
             return;
         };
         let interval = pause(interval, time);
         self.next = began + interval;
+        let Some(figures) = figures else { return };
         figures.number.fetch_add(1, Ordering::Relaxed);
         let time_ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         figures.time_ns.fetch_add(time_ns, Ordering::Relaxed);
@@ -125,11 +126,11 @@ mod tests {
         let mut none = Looks::every(None);
         assert!(!none.are_due());
         let figures = Figures::default();
-        none.note(Instant::now(), Duration::from_secs(1), &figures);
+        none.note(Instant::now(), Duration::from_secs(1), Some(&figures));
         assert_eq!(figures.shown().number, 0);
         let mut soon = Looks::every(Some(Duration::ZERO));
         assert!(soon.are_due());
-        soon.note(Instant::now(), Duration::from_secs(1), &figures);
+        soon.note(Instant::now(), Duration::from_secs(1), Some(&figures));
         assert!(!soon.are_due());
         assert_eq!(
             (figures.shown().number, figures.shown().cpu_us),

@@ -296,7 +296,7 @@ impl Shared {
     fn feature_statuses(&self) -> BTreeMap<String, serde_json::Value> {
         let features = self.statistics.features.iter();
         features
-            .map(|feature| (feature.name().to_owned(), feature.status()))
+            .filter_map(|feature| Some((feature.name().to_owned(), feature.status()?)))
             .collect()
     }
 

@@ -180,7 +180,6 @@ const GROUPS: [Group<'static>; 4] = [
 
 /// Applies an action to all groups; the lists of features stand among the agent's own.
 fn on_groups<T>(action: impl FnOnce(&[Group<'_>]) -> T) -> T {
-    let features = features::all();
     let before = [
         "run", "reload", "status", "top", "metrics", "web", "arms", "hosts", "networks", "windows",
     ];
@@ -188,9 +187,7 @@ fn on_groups<T>(action: impl FnOnce(&[Group<'_>]) -> T) -> T {
         "explain", "events", "advise", "gain", "replay", "reset", "export", "import", "detach",
     ];
     let names = before.into_iter();
-    let names = names
-        .chain(features.iter().map(|it| it.name()))
-        .chain(after);
+    let names = names.chain(features::names_of_lists()).chain(after);
     let names: Vec<&str> = names.collect();
     let agent: Group<'_> = (
         "The agent, which learns per remote host which congestion control works best",

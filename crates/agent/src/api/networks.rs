@@ -101,12 +101,10 @@ pub(super) async fn windows(
 
 /// Limits of the connections of each network, the busiest first.
 pub(super) fn limits(shared: &Shared, presenter: &Presenter<'_>) -> Vec<NetworkLimits> {
-    let known = &shared.statistics.limits;
-    let accounts = known.all();
-    let presented = accounts
-        .iter()
-        .filter_map(|(key, account)| presenter.limits(key, account, known.buffers(key.netns)));
-    presented.collect()
+    let features = shared.statistics.features.iter();
+    features
+        .flat_map(|it| it.network_limits(presenter))
+        .collect()
 }
 
 /// Number of host records in each prefix, named network and namespace.

@@ -18,7 +18,7 @@ use thalweg_learner::Mode;
 use thalweg_policy::{Prefix, Version};
 
 use crate::config::reader::Section;
-use crate::feature::{Context, Feature, LeftoverName, Polled, Settings, Undo};
+use crate::feature::{Context, Feature, Hint, LeftoverName, List, Polled, Settings, Undo};
 use crate::kernel::{Kernel, Setup};
 use crate::looks;
 use crate::metrics::page::Page;
@@ -130,16 +130,15 @@ impl Feature for State {
         "clamps"
     }
 
-    fn about(&self) -> &'static str {
-        "List the learned clamps of congestion windows, by remote host"
+    fn hints(&self) -> &'static [Hint] {
+        &[(
+            "clamps",
+            "Look at `thalweg doctor`: learned clamps need the kernel's BTF and its iterators. Windows have no clamp meanwhile.",
+        )]
     }
 
-    fn hint(&self) -> &'static str {
-        "Look at `thalweg doctor`: learned clamps need the kernel's BTF and its iterators. Windows have no clamp meanwhile."
-    }
-
-    fn requirement(&self) -> Requirement {
-        Requirement {
+    fn requirement(&self) -> Option<Requirement> {
+        Some(Requirement {
             name: "learned clamps",
             means: "congestion windows to datacenters are bounded by what their paths carry (`[clamp]`)",
             since: Version(5, 15),
@@ -152,7 +151,7 @@ impl Feature for State {
             ],
             required: false,
             trial: Trial::Load(thalweg_bpf_objects::LEARN_CLAMP),
-        }
+        })
     }
 
     fn read_settings(&self, root: &mut Section<'_>) -> Arc<dyn Settings> {
@@ -207,8 +206,8 @@ impl Feature for State {
         self.hosts.poll(context, &programs)
     }
 
-    fn poll_statistics(&self) -> &looks::Figures {
-        &self.statistics
+    fn poll_statistics(&self) -> Option<&looks::Figures> {
+        Some(&self.statistics)
     }
 
     fn reattach(&self, kernel: &Kernel) {
@@ -246,15 +245,15 @@ impl Feature for State {
         Some(Box::new(move || sockets.lift()))
     }
 
-    fn leftover_name(&self) -> LeftoverName {
-        LeftoverName {
+    fn leftover_name(&self) -> Option<LeftoverName> {
+        Some(LeftoverName {
             key: "clamped",
             stays: "learned clamps of open connections, which last until these end",
-        }
+        })
     }
 
-    fn status(&self) -> Value {
-        json!(self.figures())
+    fn status(&self) -> Option<Value> {
+        Some(json!(self.figures()))
     }
 
     fn status_row(&self, status: &Value) -> Option<String> {
@@ -292,7 +291,17 @@ impl Feature for State {
         )
     }
 
-    fn list(&self, context: &Context<'_>) -> Result<Value> {
+    fn list(&self) -> Option<&dyn List> {
+        Some(self)
+    }
+}
+
+impl List for State {
+    fn about(&self) -> &'static str {
+        "List the learned clamps of congestion windows, by remote host"
+    }
+
+    fn read(&self, context: &Context<'_>) -> Result<Value> {
         let session = self.session();
         let hosts = self.hosts.hosts();
         Ok(json!(view::Clamps {

@@ -115,8 +115,7 @@ pub fn run(global: &Global) -> Result<()> {
             break;
         }
     }
-    for feature in features::all() {
-        let name = feature.leftover_name();
+    for name in features::all().iter().filter_map(|it| it.leftover_name()) {
         let why = outcome.leftovers.get(name.key);
         outcome
             .left

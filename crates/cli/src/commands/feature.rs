@@ -18,16 +18,17 @@ pub struct List {
 
 impl Subcommand for List {
     fn augment_subcommands(command: Command) -> Command {
-        features::all().iter().fold(command, |command, feature| {
+        let features = features::all();
+        let lists = features
+            .iter()
+            .filter_map(|it| Some((it.name(), it.list()?)));
+        lists.fold(command, |command, (name, list)| {
             let limit = Arg::new("limit")
                 .long("limit")
                 .value_name("N")
                 .value_parser(value_parser!(usize))
                 .help("Show at most this many rows. Default: all");
-            let list = Command::new(feature.name())
-                .about(feature.about())
-                .arg(limit);
-            command.subcommand(list)
+            command.subcommand(Command::new(name).about(list.about()).arg(limit))
         })
     }
 
@@ -36,7 +37,7 @@ impl Subcommand for List {
     }
 
     fn has_subcommand(name: &str) -> bool {
-        features::all().iter().any(|it| it.name() == name)
+        features::names_of_lists().any(|it| it == name)
     }
 }
 
@@ -64,7 +65,8 @@ pub fn run(global: &Global, list: &List) -> Result<()> {
         .get(&format!("/v1/{}", list.feature))?;
     let features = features::all();
     let feature = features.iter().find(|it| it.name() == list.feature);
-    let shown = feature.map(|it| it.show(&mut answer, list.limit));
+    let shown = feature.and_then(|it| it.list());
+    let shown = shown.map(|it| it.show(&mut answer, list.limit));
     let text = shown.transpose()?.unwrap_or_default();
     output::show_value(&global.format, &answer, || text)
 }
