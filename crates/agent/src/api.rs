@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::{Request, State};
-use axum::http::{Method, StatusCode, header};
+use axum::http::{Method, StatusCode, Uri, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::{get, on, post};
 use axum::{Extension, Json, Router};
 use serde::Deserialize;
 use serde_json::json;
@@ -29,13 +29,11 @@ use crate::metrics::CONTENT_TYPE;
 use crate::shared::Shared;
 use crate::view;
 
-mod advise;
-mod answer;
+pub mod answer;
 mod best;
 mod connections;
 mod explain;
 mod fleet;
-mod gain;
 mod history;
 mod import;
 mod latest;
@@ -91,11 +89,11 @@ async fn wait_for_port(port_listener: &PortListener, shared: &Shared) -> TcpList
     }
 }
 
-/// The routes of features, `/v1/NAME`.
+/// The routes of features: lists at `/v1/NAME`, and others.
 fn feature_routes(shared: &Shared) -> Router<Api> {
-    let features = shared.statistics.features.iter().enumerate();
-    let lists = features.filter(|(_, feature)| feature.list().is_some());
-    lists.fold(Router::new(), |router, (index, feature)| {
+    let features = || shared.statistics.features.iter().enumerate();
+    let lists = features().filter(|(_, feature)| feature.list().is_some());
+    let router = lists.fold(Router::new(), |router, (index, feature)| {
         let list = async move |State(api): State<Api>| {
             api.work(move |shared| {
                 let list = shared.statistics.features[index].list();
@@ -105,6 +103,17 @@ fn feature_routes(shared: &Shared) -> Router<Api> {
             .await
         };
         router.route(&format!("/v1/{}", feature.name()), get(list))
+    });
+    let routes = features().flat_map(|(index, it)| it.routes().iter().map(move |it| (index, *it)));
+    routes.fold(router, |router, (index, (method, path))| {
+        let answer = async move |State(api): State<Api>, uri: Uri| {
+            api.work(move |shared| {
+                let feature = &shared.statistics.features[index];
+                feature.answer(path, &uri, &shared.feature_context())
+            })
+            .await
+        };
+        router.route(path, on(method, answer))
     })
 }
 
@@ -127,9 +136,6 @@ fn router(shared: Arc<Shared>) -> Router {
         .route("/v1/fleet/metrics", get(fleet::metrics))
         .route("/v1/events", get(events))
         .route("/v1/events/stream", get(stream))
-        .route("/v1/advise", get(advise::advise))
-        .route("/v1/gain", get(gain::gain))
-        .route("/v1/gain/resume", post(gain::resume))
         .route("/v1/history", get(history::history))
         .route("/v1/stream", get(live::live))
         .route("/v1/export", get(list::export))

@@ -2,23 +2,31 @@
 //! the command line know this trait and the list in `features.rs`; they name no feature.
 
 use std::any::Any;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::Result;
+use axum::http::{StatusCode, Uri};
+use axum::response::Response;
+use axum::routing::MethodFilter;
 use serde_json::Value;
 use thalweg_bpf_types::raw;
+use thalweg_control::policy::history::History;
 use thalweg_control::system::NetworkNamespace;
 
+use crate::api::answer::{Answer, Failure};
+use crate::comparison::Compared;
 use crate::config::reader::Section;
 use crate::kernel::{ArmTable, Kernel, Setup};
 use crate::looks;
 use crate::metrics::page::Page;
+use crate::overridden::Taken;
 use crate::present::Presenter;
 use crate::requirements::Requirement;
+use crate::store::{Moment, Store, StoreError};
 use crate::view::NetworkLimits;
 
 /// A feature's section of the configuration.
@@ -52,6 +60,49 @@ pub struct Context<'a> {
     pub own_netns: u64,
     /// Names of containers, by the cookie of their network namespace.
     pub containers: Arc<HashMap<u64, String>>,
+    /// Policies that were applied.
+    pub policies: &'a History,
+    /// Store for queries.
+    pub store: &'a Mutex<Store>,
+    /// Reporter of problems that have another kind than the feature's name.
+    pub reporter: &'a dyn Reporter,
+    /// All features.
+    pub features: &'a [Box<dyn Feature>],
+}
+
+impl Context<'_> {
+    /// Uses the store. A write here waits for at most one transaction of the writer thread.
+    ///
+    /// # Errors
+    /// Those of the action.
+    pub fn store<T>(&self, action: impl FnOnce(&mut Store) -> Result<T, StoreError>) -> Result<T> {
+        let mut store = self.store.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(action(&mut store)?)
+    }
+
+    /// The time on the store's clock, ms.
+    ///
+    /// # Errors
+    /// None that is known.
+    pub fn now_ms(&self) -> Result<i64> {
+        self.store(|store| Ok(store.now_ms(Moment::now())))
+    }
+
+    /// Limits of the connections of each network, the busiest first.
+    pub fn network_limits(&self, presenter: &Presenter<'_>) -> Vec<NetworkLimits> {
+        let features = self.features.iter();
+        features
+            .flat_map(|it| it.network_limits(presenter))
+            .collect()
+    }
+}
+
+/// Reporter of problems, which `status` shows.
+pub trait Reporter {
+    /// Sets or (with `None`) clears a problem of a kind.
+    fn problem(&self, kind: &'static str, text: Option<String>);
+    /// Sets a problem that nobody must repair.
+    fn warning(&self, kind: &'static str, text: String);
 }
 
 /// Outcome of a poll.
@@ -62,6 +113,12 @@ pub struct Polled {
     /// Reason that the feature does not work, or only in part; `None`: it works.
     pub problem: Option<String>,
 }
+
+/// Writes metrics that were read before.
+pub type MetricsWriter = Box<dyn Fn(&mut Page<'_>) -> fmt::Result + Send + Sync>;
+
+/// Method and path of a route below `/v1`.
+pub type Route = (MethodFilter, &'static str);
 
 /// Kind of a problem, and a sentence for an operator who sees it.
 pub type Hint = (&'static str, &'static str);
@@ -97,12 +154,12 @@ pub trait Feature: Send + Sync {
     }
     /// Takes the settings of the next session, and adds to the set-up of the kernel side.
     fn configure(&self, _settings: &dyn Settings, _setup: &mut Setup) {}
-    /// Loads programs beside the learner's; nothing is attached yet. A refusal of the kernel is the
-    /// feature's problem.
+    /// Reads the feature's part of the store, and loads programs beside the learner's; nothing is
+    /// attached yet. A refusal of the kernel is the feature's problem.
     ///
     /// # Errors
     /// Faults that may pass, such as a lack of memory.
-    fn load(&self, _kernel: &Kernel) -> Result<()> {
+    fn load(&self, _kernel: &Kernel, _store: &mut Store) -> Result<()> {
         Ok(())
     }
     /// Starts once the learner is attached. Returns the problem, if there is one.
@@ -117,7 +174,7 @@ pub trait Feature: Send + Sync {
     fn poll(&self, _context: &Context<'_>) -> Polled {
         Polled::default()
     }
-    /// Number and cost of polls.
+    /// Number and cost of polls, whose interval grows with their cost; `None`: it does not.
     fn poll_statistics(&self) -> Option<&looks::Figures> {
         None
     }
@@ -151,6 +208,34 @@ pub trait Feature: Send + Sync {
         _context: &Context<'_>,
     ) {
     }
+    /// Reads the feature's own event rings, in each pass of the event loop.
+    fn read_rings(&self, _context: &Context<'_>) {}
+    /// Saves what changed since the last call, on the writer thread.
+    ///
+    /// # Errors
+    /// The store refuses it; then the next call saves it.
+    fn save(&self, _store: &mut Store) -> Result<(), StoreError> {
+        Ok(())
+    }
+    /// Ended flows that rules with a share took, by the rule's name.
+    fn taken_flows(&self) -> BTreeMap<String, Taken> {
+        BTreeMap::new()
+    }
+    /// Comparisons for the fleet: the learner's, if `learner` is set, then those of rules.
+    fn comparisons(&self, _learner: bool, _context: &Context<'_>) -> Vec<Compared> {
+        Vec::new()
+    }
+    /// Routes beside that of the list.
+    fn routes(&self) -> &'static [Route] {
+        &[]
+    }
+    /// The answer to a request of such a route.
+    ///
+    /// # Errors
+    /// The request is refused, or the answer is not known.
+    fn answer(&self, route: &str, _uri: &Uri, _context: &Context<'_>) -> Answer<Response> {
+        Err(Failure(StatusCode::NOT_FOUND, route.to_owned()))
+    }
     /// Notes the network namespaces in scope, whenever they were read.
     fn note_namespaces(&self, _namespaces: &[NetworkNamespace]) {}
     /// Limits of the connections of each network, the busiest first.
@@ -167,12 +252,12 @@ pub trait Feature: Send + Sync {
     fn status_row(&self, _status: &Value) -> Option<String> {
         None
     }
-    /// Writes metrics; none where the feature is off.
+    /// Reads the metrics; none where the feature is off.
     ///
     /// # Errors
-    /// The errors of the formatter.
-    fn write_metrics(&self, _page: &mut Page<'_>) -> fmt::Result {
-        Ok(())
+    /// Maps or a store that cannot be read.
+    fn metrics(&self, _context: &Context<'_>) -> Result<MetricsWriter> {
+        Ok(Box::new(|_| Ok(())))
     }
     /// The feature's list; `None`: it has none.
     fn list(&self) -> Option<&dyn List> {

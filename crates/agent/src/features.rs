@@ -17,6 +17,7 @@ macro_rules! features {
 
 features! {
     clamps,
+    gain,
     limits,
 }
 

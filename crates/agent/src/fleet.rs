@@ -24,7 +24,6 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow};
 use thalweg_bpf_types::raw;
 use thalweg_control::policy::PolicyPaths;
-use thalweg_control::policy::history::History;
 use thalweg_control::system;
 use thalweg_fleet::wire::{Arm, Measured, Network, Priors, Progress, Shard, Status};
 use thalweg_fleet::{Fault, Fleet, Incoming, Kind, Outgoing, Settings, Traffic};
@@ -32,6 +31,7 @@ use thalweg_learner::HostKey;
 use thalweg_learner::fleet::Prior;
 
 use crate::causes::Causes;
+use crate::comparison::Compared;
 use crate::config::agent::FleetMember;
 use crate::kernel::{FleetNetworks, HostBatch};
 use crate::shared::Shared;
@@ -294,11 +294,11 @@ impl Membership {
             };
             work.problems = kinds;
             work.status = Some(now);
-            // Flows of the policy's rules count only once it is adopted. The event loop reports an error.
-            drop(shared.adopt_policy(&History::at(&shared.config.paths.state)));
+            // Before the policies' progress: a comparison may suspend a rule.
+            let compared = compared(shared);
             let policies = work.policies.progress();
             let faults = export::faults(&self.client.state(), &mut work.faults, now);
-            let status = self.status(shared, policies, faults);
+            let status = self.status(shared, policies, faults, &compared);
             let offered = self.client.offer_message(&Outgoing::Status(status));
             let outcome = offered.context("the fleet is not told how this agent is");
             work.causes.note_outcome(OWN_STATUS, outcome);
@@ -422,10 +422,13 @@ impl Membership {
         })
     }
 
-    fn status(&self, shared: &Shared, policies: Vec<Progress>, faults: Vec<String>) -> Status {
-        let setup = shared.kernel.setup();
-        // Otherwise the comparison is of an earlier configuration.
-        let compares = !setup.dry_run && !setup.advise.only && setup.control.share_q16 > 0;
+    fn status(
+        &self,
+        shared: &Shared,
+        policies: Vec<Progress>,
+        faults: Vec<String>,
+        compared: &[Compared],
+    ) -> Status {
         Status {
             agent: self.settings.agent.clone(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -441,9 +444,21 @@ impl Membership {
                 .map(|it| (*it).to_owned())
                 .chain(faults)
                 .collect(),
-            cells: export::cells(&shared.gain(|gain| gain.compared(compares))),
+            cells: export::cells(compared),
         }
     }
+}
+
+/// Comparisons of all features.
+fn compared(shared: &Shared) -> Vec<Compared> {
+    let setup = shared.kernel.setup();
+    // Otherwise the learner's comparison is of an earlier configuration.
+    let compares = !setup.dry_run && !setup.advise.only && setup.control.share_q16 > 0;
+    let context = shared.feature_context();
+    let features = shared.statistics.features.iter();
+    features
+        .flat_map(|it| it.comparisons(compares, &context))
+        .collect()
 }
 
 /// Puts arrived messages into the report store. They wait while the kernel's arms cannot be read.

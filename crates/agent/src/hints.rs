@@ -4,7 +4,7 @@ use crate::feature::Hint;
 use crate::features;
 
 /// Hints by kind of problem: sentences for a page that shows the problem's text before them.
-const HINTS: [Hint; 37] = [
+const HINTS: [Hint; 33] = [
     (
         "arms",
         "Restart the agent: its maps cannot be read. Connections keep their CC meanwhile.",
@@ -48,10 +48,6 @@ const HINTS: [Hint; 37] = [
     (
         "fleet-share",
         "Nothing must be done if it ends within minutes: it is tried again every minute. Else restart the agent. The fleet lacks what this agent measured of some networks.",
-    ),
-    (
-        "gain",
-        "Restart the agent if it stays: what the learner gains is not looked at.",
     ),
     (
         "kernel-btf",
@@ -102,14 +98,6 @@ const HINTS: [Hint; 37] = [
         "Look at the disk of the store: `df`, and the agent's log.",
     ),
     (
-        "reverted",
-        "Nothing must be done: it ends after 24 hours. `thalweg gain` shows the finding, `thalweg gain --resume` ends it now.",
-    ),
-    (
-        "rules",
-        "Restart the agent if it stays: what the policy's shares do is not looked at.",
-    ),
-    (
         "snapshot",
         "Free space on the disk of the store, or mend it. What was learned stays in the kernel until the machine restarts.",
     ),
@@ -144,10 +132,6 @@ const HINTS: [Hint; 37] = [
     (
         "strangers",
         "Look at `thalweg doctor`. Connections of unknown namespaces are left alone.",
-    ),
-    (
-        "suspended",
-        "Nothing must be done: it ends after 24 hours. `thalweg gain --rule NAME` shows the finding, `thalweg gain --resume` ends it now.",
     ),
     (
         "unsaved",

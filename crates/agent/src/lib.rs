@@ -7,6 +7,7 @@ extern crate thalweg_control;
 
 pub mod api;
 mod causes;
+mod comparison;
 pub mod config;
 mod counters;
 pub mod detach;
@@ -19,7 +20,6 @@ mod events;
 pub mod feature;
 pub mod features;
 pub mod fleet;
-mod gain;
 mod health;
 mod hints;
 pub mod kernel;

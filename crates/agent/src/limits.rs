@@ -4,6 +4,7 @@ use thalweg_control::system;
 use thalweg_gain::{Account, Held, Lifted, Limit, Limits};
 use thalweg_units::figures;
 
+use crate::kernel::Kernel;
 use crate::view::{AdviceLimit, AdviceLimits};
 
 /// A network whose limits are presented.
@@ -29,6 +30,20 @@ impl Buffers {
             send_max: system::send_buffer_max(),
         }
     }
+}
+
+/// Reason that the kernel does not report limits; `None`: it reports them.
+pub fn untold(kernel: &Kernel) -> Option<String> {
+    if kernel.setup().kernel_btf {
+        return None;
+    }
+    let why = match kernel.without_btf() {
+        Some(_) => "it refused the program that reads its own structures",
+        None => "it has no BTF (CONFIG_DEBUG_INFO_BTF)",
+    };
+    Some(format!(
+        "The kernel does not tell what holds connections up: {why}."
+    ))
 }
 
 /// Shares of the limits, and findings; `None`: nothing is known. For a network the findings predict

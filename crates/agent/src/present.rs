@@ -10,7 +10,7 @@ use thalweg_learner::{
 };
 
 use crate::events::{level, metric};
-use crate::kernel::{ArmTable, error_text};
+use crate::kernel::{ArmTable, Kernel, error_text};
 use crate::named::Named;
 use crate::view;
 
@@ -32,7 +32,25 @@ pub struct Presenter<'a> {
 
 const BITS: f64 = ONE_Q16 as f64;
 
-impl Presenter<'_> {
+impl<'a> Presenter<'a> {
+    /// A presenter of records under this arm table.
+    pub fn new(
+        kernel: &'a Kernel,
+        arms: &'a ArmTable,
+        containers: Arc<HashMap<u64, String>>,
+    ) -> Self {
+        let system_arm = system::default_cc().ok().and_then(|name| arms.index(&name));
+        Self {
+            arms,
+            params: kernel.params(),
+            system_arm,
+            // Without the defaults, every host is shown as if it were in the agent's own namespace.
+            defaults: kernel.defaults().unwrap_or_default(),
+            containers,
+            named: &kernel.setup().named,
+        }
+    }
+
     /// View of a host record, with the estimates of its arms.
     pub fn host(&self, key: &HostKey, host: &Host) -> view::Host {
         let system_arm = self.system_arm(key);

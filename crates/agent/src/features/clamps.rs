@@ -18,10 +18,11 @@ use thalweg_learner::Mode;
 use thalweg_policy::{Prefix, Version};
 
 use crate::config::reader::Section;
-use crate::feature::{Context, Feature, Hint, LeftoverName, List, Polled, Settings, Undo};
+use crate::feature::{Context, Feature, Hint, LeftoverName, List, MetricsWriter, Polled, Settings, Undo};
 use crate::kernel::{Kernel, Setup};
 use crate::looks;
 use crate::metrics::page::Page;
+use crate::store::Store;
 use crate::requirements::{Need, Requirement, Trial};
 
 mod hosts;
@@ -183,7 +184,7 @@ impl Feature for State {
         };
     }
 
-    fn load(&self, kernel: &Kernel) -> Result<()> {
+    fn load(&self, kernel: &Kernel, _: &mut Store) -> Result<()> {
         self.session().load(kernel)
     }
 
@@ -260,35 +261,11 @@ impl Feature for State {
         show::status_row(status)
     }
 
-    fn write_metrics(&self, page: &mut Page<'_>) -> fmt::Result {
-        let Some(figures) = self.figures() else {
-            return Ok(());
-        };
-        page.gauge(
-            "thalweg_clamp_hosts",
-            "Remote hosts whose connections have a learned clamp.",
-            figures.hosts,
-        )?;
-        page.gauge(
-            "thalweg_clamp_connections",
-            "Open connections with a learned clamp.",
-            figures.connections,
-        )?;
-        page.counter(
-            "thalweg_clamps_set",
-            "Times that a learned clamp was set.",
-            figures.set,
-        )?;
-        page.counter(
-            "thalweg_clamps_refused",
-            "Times that the kernel refused a learned clamp.",
-            figures.refused,
-        )?;
-        page.counter(
-            "thalweg_clamp_cpu_seconds",
-            "Processor time of looks at connections with a learned clamp.",
-            figures.looks.cpu_us as f64 / 1e6,
-        )
+    fn metrics(&self, _: &Context<'_>) -> Result<MetricsWriter> {
+        let figures = self.figures();
+        Ok(Box::new(move |page| {
+            figures.iter().try_for_each(|it| write_metrics(it, page))
+        }))
     }
 
     fn list(&self) -> Option<&dyn List> {
@@ -317,6 +294,34 @@ impl List for State {
     fn show(&self, answer: &mut Value, limit: usize) -> Result<String> {
         show::list(answer, limit)
     }
+}
+
+fn write_metrics(figures: &view::ClampFigures, page: &mut Page<'_>) -> fmt::Result {
+    page.gauge(
+        "thalweg_clamp_hosts",
+        "Remote hosts whose connections have a learned clamp.",
+        figures.hosts,
+    )?;
+    page.gauge(
+        "thalweg_clamp_connections",
+        "Open connections with a learned clamp.",
+        figures.connections,
+    )?;
+    page.counter(
+        "thalweg_clamps_set",
+        "Times that a learned clamp was set.",
+        figures.set,
+    )?;
+    page.counter(
+        "thalweg_clamps_refused",
+        "Times that the kernel refused a learned clamp.",
+        figures.refused,
+    )?;
+    page.counter(
+        "thalweg_clamp_cpu_seconds",
+        "Processor time of looks at connections with a learned clamp.",
+        figures.looks.cpu_us as f64 / 1e6,
+    )
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use thalweg_fleet::{Fault, Member};
 use thalweg_gain::{Pool, SideReport};
 
 use super::export::{rule_of, told};
-use crate::gain::of_agents;
+use crate::comparison::of_agents;
 use crate::view::{
     FleetAgent, FleetAgents, FleetComparison, FleetGain, FleetLeftOut, FleetProgress, FleetSilent,
 };

@@ -146,8 +146,8 @@ impl Figures {
         for (name, help, value) in c.plain_metrics() {
             page.counter(name, help, value)?;
         }
-        for feature in &self.statistics.features {
-            feature.write_metrics(page)?;
+        for write in &self.features {
+            write(page)?;
         }
         if let Some(looks) = &self.status.looks {
             page.counter(

@@ -1,13 +1,9 @@
 //! Comparisons for the fleet, and the comparison of many agents in words and numbers.
 
-use std::cmp::Reverse;
-
 use thalweg_gain::{Group, Pool, Row, Scope, Side, SideReport};
 
-use super::Gain;
-use super::look::judged;
-use super::present::{Against, found_in};
 use super::words::{presented_row, thousands};
+use super::{Against, found_in, judged};
 use crate::view::{FleetComparison, FleetSpread};
 
 /// A comparison that is reported to the fleet.
@@ -20,7 +16,8 @@ pub struct Compared {
 }
 
 impl Compared {
-    fn new(rule: Option<String>, group: &Group) -> Self {
+    /// Takes the sums of both sides of a group.
+    pub fn new(rule: Option<String>, group: &Group) -> Self {
         let sides = [Side::Control, Side::Treated].into_iter();
         let all = sides.flat_map(|side| Row::MEASURES.map(|row| (side, row)));
         let told = all.map(|(side, row)| SideReport {
@@ -34,28 +31,10 @@ impl Compared {
         }
     }
 
-    fn clusters(&self) -> u64 {
+    /// Number of clusters of both sides.
+    pub fn clusters(&self) -> u64 {
         let time = self.told.iter().filter(|it| it.row == Row::Time);
         time.map(|it| it.moments.clusters).sum()
-    }
-}
-
-impl Gain {
-    /// Comparisons for the fleet: the learner's, if `learner` is set, then those of rules with a
-    /// share, most clusters first.
-    pub fn compared(&self, learner: bool) -> Vec<Compared> {
-        let mut all: Vec<Compared> = (self.rules.groups().into_iter())
-            .map(|(name, group)| Compared::new(Some(name), &group))
-            .collect();
-        all.sort_by_key(|it| Reverse(it.clusters()));
-        if learner {
-            let groups = self.kept.ledger.current_groups();
-            let group = groups.get(&(Scope::All, String::new()));
-            let own = group.map(|group| Compared::new(None, group));
-            all.splice(0..0, own);
-        }
-        all.retain(|it| !it.told.is_empty());
-        all
     }
 }
 

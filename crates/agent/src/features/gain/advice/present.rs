@@ -6,11 +6,11 @@ use thalweg_gain::{
 };
 use thalweg_units::prefix::Prefix;
 
-use super::super::words::{
+use super::super::store::KeptGain;
+use crate::comparison::words::{
     about, amount, direction, host_hours, known_in, presented_row, seconds, sorted,
 };
 use crate::limits::{self, Buffers};
-use crate::store::KeptGain;
 use crate::view::{self, AdviceChoice, AdviceGroup};
 
 /// Basis of the comparisons.

@@ -82,7 +82,7 @@ fn short(value: f64) -> String {
     }
 }
 
-pub(super) fn thousands(count: u64) -> String {
+pub fn thousands(count: u64) -> String {
     let digits = count.to_string();
     let mut text = String::new();
     for (place, digit) in digits.chars().enumerate() {
