@@ -89,23 +89,11 @@ async fn wait_for_port(port_listener: &PortListener, shared: &Shared) -> TcpList
     }
 }
 
-/// The routes of features: lists at `/v1/NAME`, and others.
+/// The routes of features.
 fn feature_routes(shared: &Shared) -> Router<Api> {
-    let features = || shared.statistics.features.iter().enumerate();
-    let lists = features().filter(|(_, feature)| feature.list().is_some());
-    let router = lists.fold(Router::new(), |router, (index, feature)| {
-        let list = async move |State(api): State<Api>| {
-            api.work(move |shared| {
-                let list = shared.statistics.features[index].list();
-                let read = list.map(|it| it.read(&shared.feature_context()));
-                Ok(Json(read.transpose()?))
-            })
-            .await
-        };
-        router.route(&format!("/v1/{}", feature.name()), get(list))
-    });
-    let routes = features().flat_map(|(index, it)| it.routes().iter().map(move |it| (index, *it)));
-    routes.fold(router, |router, (index, (method, path))| {
+    let features = shared.statistics.features.iter().enumerate();
+    let routes = features.flat_map(|(index, it)| it.routes().iter().map(move |it| (index, *it)));
+    routes.fold(Router::new(), |router, (index, (method, path))| {
         let answer = async move |State(api): State<Api>, uri: Uri| {
             api.work(move |shared| {
                 let feature = &shared.statistics.features[index];

@@ -149,21 +149,21 @@ pub trait Feature: Send + Sync {
     }
 
     /// Reads the feature's section of the configuration.
-    fn read_settings(&self, _root: &mut Section<'_>) -> Arc<dyn Settings> {
+    fn read_settings(&self, _: &mut Section<'_>) -> Arc<dyn Settings> {
         Arc::new(())
     }
     /// Takes the settings of the next session, and adds to the set-up of the kernel side.
-    fn configure(&self, _settings: &dyn Settings, _setup: &mut Setup) {}
+    fn configure(&self, _: &dyn Settings, _: &mut Setup) {}
     /// Reads the feature's part of the store, and loads programs beside the learner's; nothing is
     /// attached yet. A refusal of the kernel is the feature's problem.
     ///
     /// # Errors
     /// Faults that may pass, such as a lack of memory.
-    fn load(&self, _kernel: &Kernel, _store: &mut Store) -> Result<()> {
+    fn load(&self, _: &Kernel, _: &mut Store) -> Result<()> {
         Ok(())
     }
     /// Starts once the learner is attached. Returns the problem, if there is one.
-    fn start(&self, _context: &Context<'_>) -> Option<String> {
+    fn start(&self, _: &Context<'_>) -> Option<String> {
         None
     }
     /// Interval of polls; `None`: there are none.
@@ -171,7 +171,7 @@ pub trait Feature: Send + Sync {
         None
     }
     /// Works for a moment, called by the event loop.
-    fn poll(&self, _context: &Context<'_>) -> Polled {
+    fn poll(&self, _: &Context<'_>) -> Polled {
         Polled::default()
     }
     /// Number and cost of polls, whose interval grows with their cost; `None`: it does not.
@@ -179,7 +179,7 @@ pub trait Feature: Send + Sync {
         None
     }
     /// Follows the learner to the cgroup to which it was attached again.
-    fn reattach(&self, _kernel: &Kernel) {}
+    fn reattach(&self, _: &Kernel) {}
     /// Checks the feature now; returns the problem, if there is one.
     fn problem(&self) -> Option<String> {
         None
@@ -188,11 +188,11 @@ pub trait Feature: Send + Sync {
     ///
     /// # Errors
     /// The kernel refuses it.
-    fn stop(&self, _context: &Context<'_>) -> Result<()> {
+    fn stop(&self, _: &Context<'_>) -> Result<()> {
         Ok(())
     }
     /// Finds the leftover of an agent below its directory of pins; `None`: there is none.
-    fn find_leftover(&self, _pin: &Path) -> Option<Undo> {
+    fn find_leftover(&self, _: &Path) -> Option<Undo> {
         None
     }
     /// Names of the feature's leftover; `None`: it never leaves anything.
@@ -201,31 +201,25 @@ pub trait Feature: Send + Sync {
     }
 
     /// Takes the events of a pass of the event loop; `arms` is the present table.
-    fn take_events(
-        &self,
-        _events: &[raw::thalweg_event],
-        _arms: &ArmTable,
-        _context: &Context<'_>,
-    ) {
-    }
+    fn take_events(&self, _: &[raw::thalweg_event], _: &ArmTable, _: &Context<'_>) {}
     /// Reads the feature's own event rings, in each pass of the event loop.
-    fn read_rings(&self, _context: &Context<'_>) {}
+    fn read_rings(&self, _: &Context<'_>) {}
     /// Saves what changed since the last call, on the writer thread.
     ///
     /// # Errors
     /// The store refuses it; then the next call saves it.
-    fn save(&self, _store: &mut Store) -> Result<(), StoreError> {
+    fn save(&self, _: &mut Store) -> Result<(), StoreError> {
         Ok(())
     }
     /// Ended flows that rules with a share took, by the rule's name.
     fn taken_flows(&self) -> BTreeMap<String, Taken> {
         BTreeMap::new()
     }
-    /// Comparisons for the fleet: the learner's, if `learner` is set, then those of rules.
-    fn comparisons(&self, _learner: bool, _context: &Context<'_>) -> Vec<Compared> {
+    /// Comparisons for the fleet: the learner's, where it is asked for, then those of rules.
+    fn comparisons(&self, _learner: bool, _: &Context<'_>) -> Vec<Compared> {
         Vec::new()
     }
-    /// Routes beside that of the list.
+    /// Routes of the API.
     fn routes(&self) -> &'static [Route] {
         &[]
     }
@@ -233,13 +227,13 @@ pub trait Feature: Send + Sync {
     ///
     /// # Errors
     /// The request is refused, or the answer is not known.
-    fn answer(&self, route: &str, _uri: &Uri, _context: &Context<'_>) -> Answer<Response> {
+    fn answer(&self, route: &str, _: &Uri, _: &Context<'_>) -> Answer<Response> {
         Err(Failure(StatusCode::NOT_FOUND, route.to_owned()))
     }
     /// Notes the network namespaces in scope, whenever they were read.
-    fn note_namespaces(&self, _namespaces: &[NetworkNamespace]) {}
+    fn note_namespaces(&self, _: &[NetworkNamespace]) {}
     /// Limits of the connections of each network, the busiest first.
-    fn network_limits(&self, _presenter: &Presenter<'_>) -> Vec<NetworkLimits> {
+    fn network_limits(&self, _: &Presenter<'_>) -> Vec<NetworkLimits> {
         Vec::new()
     }
 
@@ -249,14 +243,14 @@ pub trait Feature: Send + Sync {
         None
     }
     /// Row of `thalweg status` for such a value; `None`: no row.
-    fn status_row(&self, _status: &Value) -> Option<String> {
+    fn status_row(&self, _: &Value) -> Option<String> {
         None
     }
     /// Reads the metrics; none where the feature is off.
     ///
     /// # Errors
     /// Maps or a store that cannot be read.
-    fn metrics(&self, _context: &Context<'_>) -> Result<MetricsWriter> {
+    fn metrics(&self, _: &Context<'_>) -> Result<MetricsWriter> {
         Ok(Box::new(|_| Ok(())))
     }
     /// The feature's list; `None`: it has none.
@@ -269,12 +263,7 @@ pub trait Feature: Send + Sync {
 pub trait List {
     /// Sentence of `--help` on the sub-command.
     fn about(&self) -> &'static str;
-    /// The answer to `GET /v1/NAME`.
-    ///
-    /// # Errors
-    /// Maps that cannot be read.
-    fn read(&self, context: &Context<'_>) -> Result<Value>;
-    /// Table of such an answer, for a terminal. At most `limit` of its rows stay in the answer.
+    /// Table of the answer to `GET /v1/NAME`, for a terminal. At most `limit` of its rows stay in the answer.
     ///
     /// # Errors
     /// The answer has another form.

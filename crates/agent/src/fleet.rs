@@ -31,7 +31,6 @@ use thalweg_learner::HostKey;
 use thalweg_learner::fleet::Prior;
 
 use crate::causes::Causes;
-use crate::comparison::Compared;
 use crate::config::agent::FleetMember;
 use crate::kernel::{FleetNetworks, HostBatch};
 use crate::shared::Shared;
@@ -294,11 +293,9 @@ impl Membership {
             };
             work.problems = kinds;
             work.status = Some(now);
-            // Before the policies' progress: a comparison may suspend a rule.
-            let compared = compared(shared);
             let policies = work.policies.progress();
             let faults = export::faults(&self.client.state(), &mut work.faults, now);
-            let status = self.status(shared, policies, faults, &compared);
+            let status = self.status(shared, policies, faults);
             let offered = self.client.offer_message(&Outgoing::Status(status));
             let outcome = offered.context("the fleet is not told how this agent is");
             work.causes.note_outcome(OWN_STATUS, outcome);
@@ -422,13 +419,13 @@ impl Membership {
         })
     }
 
-    fn status(
-        &self,
-        shared: &Shared,
-        policies: Vec<Progress>,
-        faults: Vec<String>,
-        compared: &[Compared],
-    ) -> Status {
+    fn status(&self, shared: &Shared, policies: Vec<Progress>, faults: Vec<String>) -> Status {
+        let setup = shared.kernel.setup();
+        // Otherwise the comparison is of an earlier configuration.
+        let compares = !setup.dry_run && !setup.advise.only && setup.control.share_q16 > 0;
+        let context = shared.feature_context();
+        let features = context.features.iter();
+        let compared = features.flat_map(|it| it.comparisons(compares, &context));
         Status {
             agent: self.settings.agent.clone(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -444,21 +441,9 @@ impl Membership {
                 .map(|it| (*it).to_owned())
                 .chain(faults)
                 .collect(),
-            cells: export::cells(compared),
+            cells: export::cells(&compared.collect::<Vec<_>>()),
         }
     }
-}
-
-/// Comparisons of all features.
-fn compared(shared: &Shared) -> Vec<Compared> {
-    let setup = shared.kernel.setup();
-    // Otherwise the learner's comparison is of an earlier configuration.
-    let compares = !setup.dry_run && !setup.advise.only && setup.control.share_q16 > 0;
-    let context = shared.feature_context();
-    let features = shared.statistics.features.iter();
-    features
-        .flat_map(|it| it.comparisons(compares, &context))
-        .collect()
 }
 
 /// Puts arrived messages into the report store. They wait while the kernel's arms cannot be read.

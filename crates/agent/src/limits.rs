@@ -1,6 +1,5 @@
 //! Limits that no congestion control can change: buffers that are too small.
 
-use thalweg_control::system;
 use thalweg_gain::{Account, Held, Lifted, Limit, Limits};
 use thalweg_units::figures;
 
@@ -21,15 +20,6 @@ pub struct Network<'a> {
 pub struct Buffers {
     /// Third number of `net.ipv4.tcp_wmem`; `None`: it cannot be read.
     pub send_max: Option<u64>,
-}
-
-impl Buffers {
-    /// Reads the buffers of the agent's network namespace.
-    pub fn read() -> Self {
-        Self {
-            send_max: system::send_buffer_max(),
-        }
-    }
 }
 
 /// Reason that the kernel does not report limits; `None`: it reports them.

@@ -11,14 +11,19 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use axum::Json;
+use axum::http::Uri;
+use axum::response::{IntoResponse, Response};
+use axum::routing::MethodFilter;
 use serde_json::{Value, json};
 use thalweg_bpf_objects::names::learn::maps;
 use thalweg_bpf_types::raw;
 use thalweg_learner::Mode;
 use thalweg_policy::{Prefix, Version};
 
+use crate::api::answer::Answer;
 use crate::config::reader::Section;
-use crate::feature::{Context, Feature, Hint, LeftoverName, List, MetricsWriter, Polled, Settings, Undo};
+use crate::feature::{Context, Feature, Hint, LeftoverName, List, MetricsWriter, Polled, Route, Settings, Undo};
 use crate::kernel::{Kernel, Setup};
 use crate::looks;
 use crate::metrics::page::Page;
@@ -253,6 +258,24 @@ impl Feature for State {
         })
     }
 
+    fn routes(&self) -> &'static [Route] {
+        &[(MethodFilter::GET, "/v1/clamps")]
+    }
+
+    fn answer(&self, _: &str, _: &Uri, context: &Context<'_>) -> Answer<Response> {
+        let session = self.session();
+        let hosts = self.hosts.hosts();
+        let answer = json!(view::Clamps {
+            prefixes: session.configured.clone(),
+            sets: session.sets && session.is_on(),
+            hosts: hosts
+                .iter()
+                .map(|(remote, entry)| view::HostClamp::new(remote, entry, &context.containers))
+                .collect(),
+        });
+        Ok(Json(answer).into_response())
+    }
+
     fn status(&self) -> Option<Value> {
         Some(json!(self.figures()))
     }
@@ -276,19 +299,6 @@ impl Feature for State {
 impl List for State {
     fn about(&self) -> &'static str {
         "List the learned clamps of congestion windows, by remote host"
-    }
-
-    fn read(&self, context: &Context<'_>) -> Result<Value> {
-        let session = self.session();
-        let hosts = self.hosts.hosts();
-        Ok(json!(view::Clamps {
-            prefixes: session.configured.clone(),
-            sets: session.sets && session.is_on(),
-            hosts: hosts
-                .iter()
-                .map(|(remote, entry)| view::HostClamp::new(remote, entry, &context.containers))
-                .collect(),
-        }))
     }
 
     fn show(&self, answer: &mut Value, limit: usize) -> Result<String> {

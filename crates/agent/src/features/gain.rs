@@ -15,6 +15,7 @@ use crate::view;
 mod advice;
 mod api;
 mod event;
+mod groups;
 mod look;
 mod metrics;
 mod present;

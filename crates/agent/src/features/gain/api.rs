@@ -18,21 +18,17 @@ use crate::view;
 /// Most networks in advice.
 const NETWORKS_MAX: usize = 10;
 
+/// Query of both resources.
 #[derive(Deserialize)]
-struct AskedGain {
-    by: Option<String>,
-    rule: Option<String>,
-}
-
-#[derive(Deserialize)]
-struct AskedAdvice {
+struct Asked {
     by: Option<String>,
     prefix: Option<String>,
+    rule: Option<String>,
 }
 
 /// The answer to `GET /v1/gain`: the present comparisons.
 pub fn gain(state: &State, uri: &Uri, context: &Context<'_>) -> Answer<Response> {
-    let asked: AskedGain = parse_query(uri)?;
+    let asked: Asked = parse_query(uri)?;
     let by = asked.by.as_deref().unwrap_or("all");
     let scope = Scope::parse(by).ok_or_else(|| {
         Failure(
@@ -61,7 +57,7 @@ pub fn resume(state: &State, context: &Context<'_>) -> Answer<Response> {
 
 /// The answer to `GET /v1/advise`: the best arms, and limits of connections.
 pub fn advise(state: &State, uri: &Uri, context: &Context<'_>) -> Answer<Response> {
-    let asked: AskedAdvice = parse_query(uri)?;
+    let asked: Asked = parse_query(uri)?;
     let refused = |text| Err(Failure(StatusCode::BAD_REQUEST, text));
     let by = asked.by.as_deref();
     let scope = Scope::parse(by.unwrap_or("all")).filter(|it| *it != Scope::Source);

@@ -3,8 +3,10 @@
 use thalweg_gain::{Group, Groups, Row, Scope};
 
 use super::Gain;
+use super::groups::sorted;
 use super::store::Revert;
-use crate::comparison::words::{presented_row, seconds, sorted};
+use super::times::seconds;
+use crate::comparison::words::presented_row;
 use crate::comparison::{Against, found_in, judged};
 use crate::view::{self, GainGroup, GainRevert, GainRow};
 
