@@ -30,12 +30,10 @@ use crate::metrics::CONTENT_TYPE;
 use crate::shared::Shared;
 use crate::view;
 
-mod advise;
 pub mod answer;
 mod best;
 mod connections;
 mod explain;
-mod gain;
 mod history;
 mod import;
 mod latest;
@@ -95,17 +93,6 @@ async fn wait_for_port(port_listener: &PortListener, shared: &Shared) -> TcpList
 fn feature_routes(shared: &Shared) -> Router<Api> {
     let mut router = Router::new();
     for (index, feature) in shared.statistics.features.iter().enumerate() {
-        if feature.list().is_some() {
-            let list = async move |State(api): State<Api>| {
-                api.work(move |shared| {
-                    let list = shared.statistics.features[index].list();
-                    let read = list.map(|it| it.read(&shared.feature_context()));
-                    Ok(Json(read.transpose()?))
-                })
-                .await
-            };
-            router = router.route(&format!("/v1/{}", feature.name()), get(list));
-        }
         for &(method, path) in feature.routes() {
             let turn = Arc::new(Mutex::new(()));
             let answer = async move |State(api): State<Api>, uri: Uri| {
@@ -138,9 +125,6 @@ fn router(shared: Arc<Shared>) -> Router {
         .route("/v1/windows", get(networks::windows))
         .route("/v1/events", get(events))
         .route("/v1/events/stream", get(stream))
-        .route("/v1/advise", get(advise::advise))
-        .route("/v1/gain", get(gain::gain))
-        .route("/v1/gain/resume", post(gain::resume))
         .route("/v1/history", get(history::history))
         .route("/v1/stream", get(live::live))
         .route("/v1/export", get(list::export))

@@ -49,13 +49,10 @@ const LOOK_IN_VAIN: Duration = Duration::from_secs(10);
 const ATTEND: Duration = Duration::from_secs(1);
 /// Interval of polls of the policy in force, congestion controls and the store's file.
 const ATTEND_OTHERS: Duration = Duration::from_secs(2);
-/// Interval of evaluations of the gain, and of the spread of networks.
-const GAIN: Duration = Duration::from_secs(60);
+/// Interval of evaluations of the spread of networks.
+const SPREAD: Duration = Duration::from_secs(60);
 /// Largest number of remembered namespaces outside the agent's scope.
 const UNREACHABLE_MAX: usize = 10_000;
-/// Causes of the problem `rules`: the ends of flows, and the policy in force.
-const OUTCOMES: &str = "outcomes";
-const ADOPTED: &str = "policy";
 /// Causes of the problem `long-connections`: the connections' slots, and a visit to connections.
 const SLOTS: &str = "slots";
 const VISIT: &str = "visit";
@@ -110,16 +107,14 @@ pub struct EventLoop {
     look: Instant,
     discovered: Instant,
     forgave: Instant,
-    /// Time of the last evaluation of the gain; `None`: not in this session.
-    gain_seen: Option<Instant>,
+    /// Time of the last evaluation of the spread; `None`: not in this session.
+    spread_seen: Option<Instant>,
     namespaces_read: Option<Instant>,
     looks: Looks,
     /// Poll schedule of each feature.
     feature_polls: Vec<Looks>,
     /// Reasons that long connections are scored only at their end.
     long_faults: Causes,
-    /// Reasons that rules with a share are not compared.
-    rule_faults: Causes,
     refused: RefusedArms,
     dropped: u64,
     room: Room,
@@ -131,7 +126,6 @@ pub struct EventLoop {
     /// Time of the last poll of overridden connections.
     overridden_seen: Instant,
     overridden: Overridden,
-    policies: policy::history::History,
     policy_failures: policy::FailureLog,
     watchdog: Watchdog,
     /// Lock of the directory of pins.
@@ -157,17 +151,16 @@ impl EventLoop {
             look: now,
             discovered: now,
             forgave: now,
-            gain_seen: None,
+            spread_seen: None,
             namespaces_read: None,
             looks: Looks::every(shared.kernel.look_interval()),
             feature_polls: {
                 let features = shared.statistics.features.iter();
                 features
-                    .map(|it| Looks::every(it.poll_interval()))
+                    .map(|it| Looks::from_now(it.poll_interval()))
                     .collect()
             },
             long_faults: Causes::default(),
-            rule_faults: Causes::default(),
             refused: RefusedArms::default(),
             dropped: 0,
             room: Room::default(),
@@ -176,7 +169,6 @@ impl EventLoop {
             log: log::Limit::new(shared.config.events),
             overridden_seen: now,
             overridden: Overridden::new(now, ran_instead(&shared)?),
-            policies: policy::history::History::at(&shared.config.paths.state),
             policy_failures: policy::FailureLog::default(),
             watchdog: Watchdog::new(),
             pins,
@@ -211,7 +203,6 @@ impl EventLoop {
             Ok(())
         };
         self.read_namespaces();
-        let mut outcomes = policy::Outcomes::default();
         loop {
             // Poll returns on a wake-up by the programs or after a tick. Events without a wake-up
             // are taken, too.
@@ -221,7 +212,7 @@ impl EventLoop {
                 Err(error) => return Err(error).context("waiting for events"),
             }
             take_all(self)?;
-            self.take_outcomes(&mut outcomes);
+            self.read_rings();
             shared.note_pass();
             self.watchdog.tick();
             if shared.is_stopping() && shared.is_done() {
@@ -234,7 +225,7 @@ impl EventLoop {
             self.poll_features();
         }
         take_all(self)?;
-        self.take_outcomes(&mut outcomes);
+        self.read_rings();
         Ok(())
     }
 
@@ -302,28 +293,11 @@ impl EventLoop {
         Ok(())
     }
 
-    /// Counts ends of flows that a rule's share took or left.
-    fn take_outcomes(&mut self, ring: &mut policy::Outcomes) {
-        let ended = match ring.take_outcomes(&self.shared.kernel.setup().pin) {
-            Ok(ended) => ended,
-            Err(error) => return self.note_rules(OUTCOMES, Err(error.into())),
-        };
-        self.note_rules(OUTCOMES, Ok(()));
-        let Some(last) = ended.last() else { return };
-        let known = |policy: &policy::Trials| policy.number == last.generation;
-        if !self
-            .shared
-            .gain(|gain| gain.rules.policy().is_some_and(known))
-            && let Err(error) = self.shared.adopt_policy(&self.policies)
-        {
-            return self.note_rules(ADOPTED, Err(error));
-        }
-        self.shared.gain(|gain| gain.rules.take(&ended));
-    }
-
-    fn note_rules(&mut self, cause: &'static str, outcome: Result<()>) {
-        self.rule_faults.note_outcome(cause, outcome);
-        self.shared.problem("rules", self.rule_faults.in_words());
+    /// Reads the rings of features.
+    fn read_rings(&self) {
+        let context = self.shared.feature_context();
+        let features = self.shared.statistics.features.iter();
+        features.for_each(|it| it.read_rings(&context));
     }
 
     /// Stores, publishes and logs events.
@@ -340,9 +314,10 @@ impl EventLoop {
         let told: Vec<_> = raw_events.iter().filter(|it| events::is_told(it)).collect();
         self.shared.statistics.count(&told, &arms);
         self.refused.note_decisions(&told, &arms);
-        let setup = self.shared.kernel.setup();
-        self.shared.statistics.limits.take(raw_events, setup);
-        self.shared.gain(|gain| gain.take(raw_events, &arms));
+        let context = self.shared.feature_context();
+        for feature in &self.shared.statistics.features {
+            feature.take_events(raw_events, &arms, &context);
+        }
         let stand_for: Vec<f64> = self.shared.sampling(|sampling| {
             sampling.advance(system::monotonic_ns());
             told.iter().map(|event| sampling.take(event)).collect()
@@ -395,7 +370,7 @@ impl EventLoop {
             .is_none_or(|at| at.elapsed() >= ATTEND_OTHERS)
         {
             self.attended_others = Some(Instant::now());
-            self.shared.attend_others(&self.policies);
+            self.shared.attend_others(&self.shared.policies);
         }
         let outcome = self.make_room();
         self.shared
@@ -410,15 +385,10 @@ impl EventLoop {
                 .problem("discovery", outcome.err().map(|error| format!("{error:#}")));
             self.report_drops();
             self.report_policy();
-            let adopted = self.shared.adopt_policy(&self.policies);
-            self.note_rules(ADOPTED, adopted);
             self.shared.name_containers(&self.namespaces);
         }
-        if self.gain_seen.is_none_or(|at| at.elapsed() >= GAIN) {
-            self.gain_seen = Some(Instant::now());
-            let outcome = self.shared.look_at_gain(&self.policies);
-            self.shared
-                .problem("gain", outcome.err().map(|error| format!("{error:#}")));
+        if self.spread_seen.is_none_or(|at| at.elapsed() >= SPREAD) {
+            self.spread_seen = Some(Instant::now());
             let outcome = self.shared.kernel.refresh_worth();
             self.shared
                 .problem("networks", outcome.err().map(|error| format!("{error:#}")));
@@ -496,12 +466,12 @@ impl EventLoop {
         let pin = &self.shared.kernel.setup().pin;
         let arms = self.shared.kernel.arms()?;
         let number = |name: &str| arms.index(name);
-        Ok(policy::refresh_arm_sets(pin, &self.policies, number)?)
+        Ok(policy::refresh_arm_sets(pin, &self.shared.policies, number)?)
     }
 
     /// Logs a policy's failed settings, each kind once, and notes interference of other programs.
     fn report_policy(&mut self) {
-        let report = match self.shared.look_at_policy(&self.policies) {
+        let report = match self.shared.look_at_policy(&self.shared.policies) {
             Ok(report) => report,
             Err(error) => return tracing::debug!("reading the policy's failures: {error:#}"),
         };
@@ -595,7 +565,9 @@ impl EventLoop {
         for namespace in &found {
             outcome = outcome.and(self.set_default(namespace.cookie, &namespace.default_cc));
         }
-        self.shared.statistics.limits.note_buffers(&found);
+        for feature in &self.shared.statistics.features {
+            feature.note_namespaces(&found);
+        }
         match self.shared.kernel.ended_unseen(&found) {
             Ok(ends) => self.overridden.note_unseen(ends),
             Err(error) => outcome = outcome.and(Err(error)),
@@ -634,10 +606,11 @@ impl EventLoop {
 /// # Errors
 /// Maps that cannot be read.
 fn ran_instead(shared: &Shared) -> Result<Seen> {
+    let features = shared.statistics.features.iter();
     Ok(Seen {
         counters: shared.kernel.counters()?,
         names: shared.kernel.overridden()?,
-        rules: shared.gain(|gain| gain.rules.taken_flows().clone()),
+        rules: features.flat_map(|it| it.taken_flows()).collect(),
         ..Seen::default()
     })
 }

@@ -5,7 +5,7 @@ use std::any::Any;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::Result;
@@ -13,14 +13,21 @@ use axum::http::{StatusCode, Uri};
 use axum::response::Response;
 use axum::routing::MethodFilter;
 use serde_json::Value;
+use thalweg_bpf_types::raw;
+use thalweg_control::policy::history::History;
+use thalweg_control::system::NetworkNamespace;
 
 use crate::api::answer::{Answer, Failure};
+use crate::comparison::Compared;
 use crate::config::reader::Section;
-use crate::gain::Compared;
-use crate::kernel::{Kernel, Setup};
+use crate::kernel::{ArmTable, Kernel, Setup};
 use crate::looks;
 use crate::metrics::page::Page;
+use crate::overridden::Taken;
+use crate::present::Presenter;
 use crate::requirements::Requirement;
+use crate::store::{Moment, Store, StoreError};
+use crate::view::NetworkLimits;
 
 /// A feature's section of the configuration.
 pub trait Settings: Any + fmt::Debug + Send + Sync {
@@ -53,6 +60,49 @@ pub struct Context<'a> {
     pub own_netns: u64,
     /// Names of containers, by the cookie of their network namespace.
     pub containers: Arc<HashMap<u64, String>>,
+    /// Policies that were applied.
+    pub policies: &'a History,
+    /// Store for queries.
+    pub store: &'a Mutex<Store>,
+    /// Reporter of problems that have another kind than the feature's name.
+    pub reporter: &'a dyn Reporter,
+    /// All features.
+    pub features: &'a [Box<dyn Feature>],
+}
+
+impl Context<'_> {
+    /// Uses the store. A write here waits for at most one transaction of the writer thread.
+    ///
+    /// # Errors
+    /// Those of the action.
+    pub fn store<T>(&self, action: impl FnOnce(&mut Store) -> Result<T, StoreError>) -> Result<T> {
+        let mut store = self.store.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(action(&mut store)?)
+    }
+
+    /// The time on the store's clock, ms.
+    ///
+    /// # Errors
+    /// None that is known.
+    pub fn now_ms(&self) -> Result<i64> {
+        self.store(|store| Ok(store.now_ms(Moment::now())))
+    }
+
+    /// Limits of the connections of each network, the busiest first.
+    pub fn network_limits(&self, presenter: &Presenter<'_>) -> Vec<NetworkLimits> {
+        let features = self.features.iter();
+        features
+            .flat_map(|it| it.network_limits(presenter))
+            .collect()
+    }
+}
+
+/// Reporter of problems, which `status` shows.
+pub trait Reporter {
+    /// Sets or (with `None`) clears a problem of a kind.
+    fn problem(&self, kind: &'static str, text: Option<String>);
+    /// Sets a problem that nobody must repair.
+    fn warning(&self, kind: &'static str, text: String);
 }
 
 /// A session of the agent, for the thread of a feature.
@@ -103,6 +153,9 @@ pub struct Polled {
     pub problem: Option<String>,
 }
 
+/// Writes metrics that were read before.
+pub type MetricsWriter = Box<dyn Fn(&mut Page<'_>) -> fmt::Result + Send + Sync>;
+
 /// Method and path of a route below `/v1`.
 pub type Route = (MethodFilter, &'static str);
 
@@ -129,27 +182,27 @@ pub trait Feature: Send + Sync {
     fn hints(&self) -> &'static [Hint] {
         &[]
     }
-    /// Needs of the kernel, beyond those of the learner.
+    /// Needs of the kernel; `None`: those of the learner.
     fn requirement(&self) -> Option<Requirement> {
         None
     }
 
     /// Reads the feature's section of the configuration.
-    fn read_settings(&self, _root: &mut Section<'_>) -> Arc<dyn Settings> {
+    fn read_settings(&self, _: &mut Section<'_>) -> Arc<dyn Settings> {
         Arc::new(())
     }
     /// Takes the settings of the next session, and adds to the set-up of the kernel side.
-    fn configure(&self, _settings: &dyn Settings, _setup: &mut Setup) {}
-    /// Loads programs beside the learner's; nothing is attached yet. A refusal of the kernel is the
-    /// feature's problem.
+    fn configure(&self, _: &dyn Settings, _: &mut Setup) {}
+    /// Reads the feature's part of the store, and loads programs beside the learner's; nothing is
+    /// attached yet. A refusal of the kernel is the feature's problem.
     ///
     /// # Errors
     /// Faults that may pass, such as a lack of memory.
-    fn load(&self, _kernel: &Kernel) -> Result<()> {
+    fn load(&self, _: &Kernel, _: &mut Store) -> Result<()> {
         Ok(())
     }
     /// Starts once the learner is attached. Returns the problem, if there is one.
-    fn start(&self, _context: &Context<'_>) -> Option<String> {
+    fn start(&self, _: &Context<'_>) -> Option<String> {
         None
     }
     /// Interval of polls; `None`: there are none.
@@ -157,15 +210,15 @@ pub trait Feature: Send + Sync {
         None
     }
     /// Works for a moment, called by the event loop.
-    fn poll(&self, _context: &Context<'_>) -> Polled {
+    fn poll(&self, _: &Context<'_>) -> Polled {
         Polled::default()
     }
-    /// Number and cost of polls.
+    /// Number and cost of polls, whose interval grows with their cost; `None`: it does not.
     fn poll_statistics(&self) -> Option<&looks::Figures> {
         None
     }
     /// Follows the learner to the cgroup to which it was attached again.
-    fn reattach(&self, _kernel: &Kernel) {}
+    fn reattach(&self, _: &Kernel) {}
     /// Checks the feature now; returns the problem, if there is one.
     fn problem(&self) -> Option<String> {
         None
@@ -174,16 +227,53 @@ pub trait Feature: Send + Sync {
     ///
     /// # Errors
     /// The kernel refuses it.
-    fn stop(&self, _context: &Context<'_>) -> Result<()> {
+    fn stop(&self, _: &Context<'_>) -> Result<()> {
         Ok(())
     }
     /// Finds the leftover of an agent below its directory of pins; `None`: there is none.
-    fn find_leftover(&self, _pin: &Path) -> Option<Undo> {
+    fn find_leftover(&self, _: &Path) -> Option<Undo> {
         None
     }
     /// Names of the feature's leftover; `None`: it never leaves anything.
     fn leftover_name(&self) -> Option<LeftoverName> {
         None
+    }
+
+    /// Takes the events of a pass of the event loop; `arms` is the present table.
+    fn take_events(&self, _: &[raw::thalweg_event], _: &ArmTable, _: &Context<'_>) {}
+    /// Reads the feature's own event rings, in each pass of the event loop.
+    fn read_rings(&self, _: &Context<'_>) {}
+    /// Saves what changed since the last call, on the writer thread.
+    ///
+    /// # Errors
+    /// The store refuses it; then the next call saves it.
+    fn save(&self, _: &mut Store) -> Result<(), StoreError> {
+        Ok(())
+    }
+    /// Ended flows that rules with a share took, by the rule's name.
+    fn taken_flows(&self) -> BTreeMap<String, Taken> {
+        BTreeMap::new()
+    }
+    /// Comparisons for the fleet: the learner's, where it is asked for, then those of rules.
+    fn comparisons(&self, _learner: bool, _: &Context<'_>) -> Vec<Compared> {
+        Vec::new()
+    }
+    /// Routes of the API.
+    fn routes(&self) -> &'static [Route] {
+        &[]
+    }
+    /// The answer to a request of such a route.
+    ///
+    /// # Errors
+    /// The request is refused, or the answer is not known.
+    fn answer(&self, route: &str, _: &Uri, _: &Context<'_>) -> Answer<Response> {
+        Err(Failure(StatusCode::NOT_FOUND, route.to_owned()))
+    }
+    /// Notes the network namespaces in scope, whenever they were read.
+    fn note_namespaces(&self, _: &[NetworkNamespace]) {}
+    /// Limits of the connections of each network, the busiest first.
+    fn network_limits(&self, _: &Presenter<'_>) -> Vec<NetworkLimits> {
+        Vec::new()
     }
 
     /// Value of the feature's key in `GET /v1/status`, null where the feature is off; `None`: it has
@@ -192,15 +282,15 @@ pub trait Feature: Send + Sync {
         None
     }
     /// Row of `thalweg status` for such a value; `None`: no row.
-    fn status_row(&self, _status: &Value) -> Option<String> {
+    fn status_row(&self, _: &Value) -> Option<String> {
         None
     }
-    /// Writes metrics; none where the feature is off.
+    /// Reads the metrics; none where the feature is off.
     ///
     /// # Errors
-    /// The errors of the formatter.
-    fn write_metrics(&self, _page: &mut Page<'_>) -> fmt::Result {
-        Ok(())
+    /// Maps or a store that cannot be read.
+    fn metrics(&self, _: &Context<'_>) -> Result<MetricsWriter> {
+        Ok(Box::new(|_| Ok(())))
     }
     /// The feature's list; `None`: it has none.
     fn list(&self) -> Option<&dyn List> {
@@ -220,23 +310,12 @@ pub trait Feature: Send + Sync {
     ///
     /// # Errors
     /// Settings that cannot work.
-    fn begin(&self, _settings: &dyn Settings, _state: &Path) -> Result<()> {
+    fn begin(&self, _: &dyn Settings, _: &Path) -> Result<()> {
         Ok(())
     }
     /// Work of a thread of its own, until the session ends; `None`: there is none.
     fn thread(&self) -> Option<Thread<'_>> {
         None
-    }
-    /// Routes of the API.
-    fn routes(&self) -> &'static [Route] {
-        &[]
-    }
-    /// The answer to a request of such a route. Requests of one route wait for each other.
-    ///
-    /// # Errors
-    /// The request is refused, or the answer is not known.
-    fn answer(&self, route: &str, _uri: &Uri, _context: &Context<'_>) -> Answer<Response> {
-        Err(Failure(StatusCode::NOT_FOUND, route.to_owned()))
     }
     /// View of the page; `None`: there is none.
     fn page_view(&self) -> Option<PageView> {
@@ -248,12 +327,7 @@ pub trait Feature: Send + Sync {
 pub trait List {
     /// Sentence of `--help` on the sub-command.
     fn about(&self) -> &'static str;
-    /// The answer to `GET /v1/NAME`.
-    ///
-    /// # Errors
-    /// Maps that cannot be read.
-    fn read(&self, context: &Context<'_>) -> Result<Value>;
-    /// Table of such an answer, for a terminal. At most `limit` of its rows stay in the answer.
+    /// Table of the answer to `GET /v1/NAME`, for a terminal. At most `limit` of its rows stay in the answer.
     ///
     /// # Errors
     /// The answer has another form.

@@ -18,6 +18,8 @@ macro_rules! features {
 features! {
     clamps,
     fleet,
+    gain,
+    limits,
 }
 
 /// Reads the sections that stand in a place of the configuration.

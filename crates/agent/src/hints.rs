@@ -4,7 +4,7 @@ use crate::feature::Hint;
 use crate::features;
 
 /// Hints by kind of problem: sentences for a page that shows the problem's text before them.
-const HINTS: [Hint; 36] = [
+const HINTS: [Hint; 31] = [
     (
         "arms",
         "Restart the agent: its maps cannot be read. Connections keep their CC meanwhile.",
@@ -32,10 +32,6 @@ const HINTS: [Hint; 36] = [
     (
         "events",
         "Restart the agent: decisions go on in the kernel, and nobody stores their events.",
-    ),
-    (
-        "gain",
-        "Restart the agent if it stays: what the learner gains is not looked at.",
     ),
     (
         "kernel-btf",
@@ -90,16 +86,8 @@ const HINTS: [Hint; 36] = [
         "Look at the disk of the store: `df`, and the agent's log.",
     ),
     (
-        "reverted",
-        "Nothing must be done: it ends after 24 hours. `thalweg gain` shows the finding, `thalweg gain --resume` ends it now.",
-    ),
-    (
         "room",
         "Raise `hosts.max`, or restart the agent if it stays: its maps cannot be read, and new hosts may find no room.",
-    ),
-    (
-        "rules",
-        "Restart the agent if it stays: what the policy's shares do is not looked at.",
     ),
     (
         "snapshot",
@@ -138,16 +126,8 @@ const HINTS: [Hint; 36] = [
         "Look at `thalweg doctor`. Connections of unknown namespaces are left alone.",
     ),
     (
-        "suspended",
-        "Nothing must be done: it ends after 24 hours. `thalweg gain --rule NAME` shows the finding, `thalweg gain --resume` ends it now.",
-    ),
-    (
         "unsaved",
         "Look at the disk of the store. Learning goes on in the kernel; a restart of the machine loses what was learned since.",
-    ),
-    (
-        "worse",
-        "Look at `thalweg gain`. Nothing is taken back, as `control.revert` is off: set it, or leave the arm (`arms.deny`) or the rule out.",
     ),
 ];
 

@@ -84,6 +84,8 @@ pub struct Setup {
     pub control: Control,
     /// `[advise]`: whether nothing but trials is set, and their share.
     pub advise: Advise,
+    /// Whether choices that are worse than the control group are reverted.
+    pub reverts: bool,
     /// Prefix lengths, IPv4 and IPv6, of the control group's clusters.
     pub cluster: (u32, u32),
     /// Largest number of host records.

@@ -7,6 +7,7 @@ extern crate thalweg_control;
 
 pub mod api;
 mod causes;
+mod comparison;
 pub mod config;
 mod counters;
 pub mod detach;
@@ -18,7 +19,6 @@ mod event_loop;
 mod events;
 pub mod feature;
 pub mod features;
-mod gain;
 mod health;
 mod hints;
 pub mod kernel;

@@ -1,14 +1,10 @@
 //! Limits that no congestion control can change: buffers that are too small.
 
-use thalweg_control::system;
 use thalweg_gain::{Account, Held, Lifted, Limit, Limits};
 use thalweg_units::figures;
 
+use crate::kernel::Kernel;
 use crate::view::{AdviceLimit, AdviceLimits};
-
-mod networks;
-
-pub use networks::Networks;
 
 /// A network whose limits are presented.
 #[derive(Clone, Copy, Debug)]
@@ -26,13 +22,18 @@ pub struct Buffers {
     pub send_max: Option<u64>,
 }
 
-impl Buffers {
-    /// Reads the buffers of the agent's network namespace.
-    pub fn read() -> Self {
-        Self {
-            send_max: system::send_buffer_max(),
-        }
+/// Reason that the kernel does not report limits; `None`: it reports them.
+pub fn untold(kernel: &Kernel) -> Option<String> {
+    if kernel.setup().kernel_btf {
+        return None;
     }
+    let why = match kernel.without_btf() {
+        Some(_) => "it refused the program that reads its own structures",
+        None => "it has no BTF (CONFIG_DEBUG_INFO_BTF)",
+    };
+    Some(format!(
+        "The kernel does not tell what holds connections up: {why}."
+    ))
 }
 
 /// Shares of the limits, and findings; `None`: nothing is known. For a network the findings predict

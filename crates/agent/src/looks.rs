@@ -47,19 +47,29 @@ impl Looks {
         }
     }
 
+    /// A schedule whose first scan is due now.
+    pub fn from_now(interval: Option<Duration>) -> Self {
+        let next = Instant::now();
+        Self { interval, next }
+    }
+
     /// Whether a scan is due.
     pub fn are_due(&self) -> bool {
         self.interval.is_some() && self.next <= Instant::now()
     }
 
-    /// Notes the begin of a scan and its processor time.
+    /// Notes the begin of a scan and its processor time. Without figures the interval stays as it
+    /// is, whatever the scan took.
     pub fn note(&mut self, began: Instant, time: Duration, figures: Option<&Figures>) {
         let Some(interval) = self.interval else {
             return;
         };
+        let Some(figures) = figures else {
+            self.next = began + interval;
+            return;
+        };
         let interval = pause(interval, time);
         self.next = began + interval;
-        let Some(figures) = figures else { return };
         figures.number.fetch_add(1, Ordering::Relaxed);
         let time_ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         figures.time_ns.fetch_add(time_ns, Ordering::Relaxed);

@@ -15,17 +15,14 @@ use thalweg_control::cc::{self, State};
 use thalweg_control::inventory::{RunningProgram, are_measured, or_note, running_programs};
 use thalweg_control::policy::Report;
 use thalweg_control::policy::history::History;
-use thalweg_gain::Scope;
-use thalweg_learner::Mode;
 
+use crate::feature::MetricsWriter;
 use crate::feature::Place;
 use crate::shared::Shared;
 use crate::statistics::{AgentStatistics, Counted};
 use crate::view;
 
-mod advice;
 mod agent;
-mod gain;
 mod kernel;
 pub mod page;
 #[cfg(test)]
@@ -44,9 +41,7 @@ struct Figures {
     problems: Vec<&'static str>,
     repairs: u64,
     arms: Vec<view::Arm>,
-    gain: view::Gain,
-    rules: Vec<view::Gain>,
-    advice: Option<view::Advice>,
+    features: Vec<(Place, MetricsWriter)>,
     counted: Counted,
     statistics: Arc<AgentStatistics>,
     process: Process,
@@ -99,6 +94,9 @@ impl Figures {
         let table = shared.kernel.arms()?;
         let mut unreadable = Vec::new();
         let measured = are_measured();
+        let context = shared.feature_context();
+        let features = shared.statistics.features.iter();
+        let features = features.map(|it| Ok((it.place(), it.metrics(&context)?)));
         let health = shared.health();
         Ok(Self {
             problems: health.problems.keys().copied().collect(),
@@ -108,12 +106,7 @@ impl Figures {
             snapshot_interval_s: shared.config.snapshot.interval.as_secs_f64(),
             unsaved_s: shared.unsaved_for().as_secs_f64(),
             arms: shared.presenter(&table).arm_list(),
-            gain: shared.gain_view(Scope::Arm)?,
-            rules: shared.rule_views()?,
-            advice: match shared.mode() {
-                Mode::Thalweg => Some(shared.advice_view(Scope::All, None)?),
-                Mode::Classic => None,
-            },
+            features: features.collect::<Result<_>>()?,
             counted: shared.statistics.counted(),
             statistics: Arc::clone(&shared.statistics),
             process: Process::look(),
@@ -146,8 +139,6 @@ impl Collector for Figures {
         self.agent(&mut page)?;
         self.learner(&mut page)?;
         self.events(&mut page)?;
-        self.gain(&mut page)?;
-        self.advice(&mut page)?;
         self.features(Place::Agent, &mut page)?;
         self.kernel(&mut page)
     }

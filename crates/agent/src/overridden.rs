@@ -6,7 +6,6 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use crate::gain::Taken;
 use crate::view::Counters;
 
 /// Least time after which counts no longer matter; it is at most half as long again.
@@ -29,6 +28,15 @@ pub(crate) struct Seen {
     pub rules: BTreeMap<String, Taken>,
     /// Connections that ended unseen, where [`Overridden::note_unseen`] was called.
     pub unseen: u64,
+}
+
+/// Ended flows that a rule took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Taken {
+    /// Number of such flows.
+    pub ended: u64,
+    /// Number of flows without the rule's settings: the kernel refused one, or something replaced one.
+    pub overridden: u64,
 }
 
 /// Subject of a part of the problem.

@@ -4,15 +4,13 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use thalweg_control::system;
-use thalweg_gain::Account;
 use thalweg_learner::{
     Host, HostKey, Level, Mode, ONE_Q16, Params, best_arm, can_decide, halve_evidence, judged_q16,
     propensities_q16, window,
 };
 
 use crate::events::{level, metric};
-use crate::kernel::{ArmTable, error_text};
-use crate::limits::{self, Buffers};
+use crate::kernel::{ArmTable, Kernel, error_text};
 use crate::named::Named;
 use crate::view;
 
@@ -34,7 +32,25 @@ pub struct Presenter<'a> {
 
 const BITS: f64 = ONE_Q16 as f64;
 
-impl Presenter<'_> {
+impl<'a> Presenter<'a> {
+    /// A presenter of records under this arm table.
+    pub fn new(
+        kernel: &'a Kernel,
+        arms: &'a ArmTable,
+        containers: Arc<HashMap<u64, String>>,
+    ) -> Self {
+        let system_arm = system::default_cc().ok().and_then(|name| arms.index(&name));
+        Self {
+            arms,
+            params: kernel.params(),
+            system_arm,
+            // Without the defaults, every host is shown as if it were in the agent's own namespace.
+            defaults: kernel.defaults().unwrap_or_default(),
+            containers,
+            named: &kernel.setup().named,
+        }
+    }
+
     /// View of a host record, with the estimates of its arms.
     pub fn host(&self, key: &HostKey, host: &Host) -> view::Host {
         let system_arm = self.system_arm(key);
@@ -160,34 +176,8 @@ impl Presenter<'_> {
         }
     }
 
-    /// View of the limits of a network's connections.
-    pub fn limits(
-        &self,
-        key: &HostKey,
-        account: &Account,
-        buffers: Buffers,
-    ) -> Option<view::NetworkLimits> {
-        let name = self.network_name(key);
-        let network = limits::Network {
-            account,
-            prefix: (key.level == Level::Prefix).then_some(&name),
-        };
-        let limits = limits::presented(&account.limits, buffers, Some(network))?;
-        let free = &account.free;
-        Some(view::NetworkLimits {
-            level: level(key.level as u32).to_string(),
-            netns: key.netns,
-            container: self.containers.get(&key.netns).cloned(),
-            limits,
-            free_connections: free.connections,
-            free_bytes_per_s: (free.connections > 0).then(|| free.held_rate()),
-            fastest_bytes_per_s: account.fastest,
-            name,
-        })
-    }
-
     /// Name of a group, for the API.
-    fn network_name(&self, key: &HostKey) -> String {
+    pub fn network_name(&self, key: &HostKey) -> String {
         match key.level.own_level() {
             Level::Host | Level::Prefix | Level::WindowPrefix => key.to_string(),
             // The record of a name that has left the table waits for its return.

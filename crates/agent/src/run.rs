@@ -249,7 +249,7 @@ impl Session {
         }
         let (kernel, left) = Kernel::prepare(setup)?;
         for (feature, _) in features {
-            feature.load(&kernel)?;
+            feature.load(&kernel, &mut opened.store)?;
         }
         let (reload, statistics) = (
             Arc::clone(&resources.reload),
@@ -444,6 +444,7 @@ fn setup(
         window: config.initial_window,
         control: config.control.group(config.mode, &config.advise, salt),
         advise: config.advise,
+        reverts: config.control.revert,
         cluster: (config.control.cluster_ipv4, config.control.cluster_ipv6),
         hosts_max: config.hosts.max,
         ring_bytes: config.events.ring_bytes,

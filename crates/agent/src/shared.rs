@@ -13,10 +13,10 @@ use thalweg_learner::{HostKey, Mode};
 use tokio::sync::{broadcast, watch};
 
 use crate::api::tcp::PortListener;
+use crate::comparison::Compared;
 use crate::config::Config;
 use crate::event_loop::newcomers;
 use crate::feature;
-use crate::gain::{Advice, Compared, Drawn, Gain};
 use crate::health::{self, Problems};
 use crate::hints::hint_for;
 use crate::kernel::{ArmTable, Kernel};
@@ -44,6 +44,8 @@ pub struct Shared {
     pub port_listener: Option<PortListener>,
     /// Cookie of the agent's own network namespace.
     pub own_netns: u64,
+    /// Policies that were applied.
+    pub policies: History,
     /// Live events.
     pub live: broadcast::Sender<Arc<Event>>,
     /// Last count of the host records.
@@ -54,9 +56,6 @@ pub struct Shared {
     writer_channel: Mutex<Option<WriterChannel>>,
     /// Store for queries, and for removals on request.
     store: Mutex<Store>,
-    gain: Mutex<Gain>,
-    /// Lock while the gain is written to a store.
-    pub gain_saves: Mutex<()>,
     sampling: Mutex<Sampler>,
     /// Names of containers, by the cookie of their network namespace.
     containers: Mutex<Arc<HashMap<u64, String>>>,
@@ -150,25 +149,9 @@ impl Shared {
         statistics: Arc<AgentStatistics>,
     ) -> Result<Self> {
         let asked = store.again()?;
-        let store_file = health::store_file(&ready.config.paths.state);
-        let setup = kernel.setup();
-        let drawn = Drawn {
-            ipv4: setup.cluster.0,
-            ipv6: setup.cluster.1,
-            control: setup.control,
-            has_fleet: setup.has_fleet(),
-        };
+        let state = &ready.config.paths.state;
+        let (store_file, policies) = (health::store_file(state), History::at(state));
         let now = Moment::now();
-        let watches = setup.advise.only || setup.dry_run;
-        let advice = match watches && kernel.params().mode == Mode::Thalweg {
-            true => {
-                let system = system::default_cc()?;
-                let kept = store.gain(&Advice::key(&system), now)?;
-                Some(Advice::new(kept, &system))
-            }
-            false => None,
-        };
-        let gain = Gain::new(store.gain("", now)?, drawn, advice);
         let kept = store.sampling(now)?;
         let sampler = Sampler::new(kept, &ready.config.events, now.monotonic_ns);
         let (writer_handle, writer_channel) = writer::prepare(store, Arc::clone(&statistics));
@@ -177,13 +160,12 @@ impl Shared {
             config: ready.config,
             port_listener: ready.port_listener,
             own_netns,
+            policies,
             live: broadcast::channel(LIVE_EVENTS).0,
             hosts: AtomicU64::new(0),
             writer_handle,
             writer_channel: Mutex::new(Some(writer_channel)),
             store: Mutex::new(asked),
-            gain: Mutex::new(gain),
-            gain_saves: Mutex::default(),
             sampling: Mutex::new(sampler),
             containers: Mutex::default(),
             imports: AtomicU64::new(0),
@@ -252,11 +234,6 @@ impl Shared {
         Ok(action(&mut lock(&self.store))?)
     }
 
-    /// Uses the state of the gain.
-    pub fn gain<T>(&self, action: impl FnOnce(&mut Gain) -> T) -> T {
-        action(&mut lock(&self.gain))
-    }
-
     /// Uses the sampling of stored events.
     pub fn sampling<T>(&self, action: impl FnOnce(&mut Sampler) -> T) -> T {
         action(&mut lock(&self.sampling))
@@ -269,16 +246,7 @@ impl Shared {
 
     /// A presenter of records under this arm table.
     pub fn presenter<'a>(&'a self, arms: &'a ArmTable) -> Presenter<'a> {
-        let system_arm = system::default_cc().ok().and_then(|name| arms.index(&name));
-        Presenter {
-            arms,
-            params: self.kernel.params(),
-            system_arm,
-            // Without the defaults, every host is shown as if it were in the agent's own namespace.
-            defaults: self.kernel.defaults().unwrap_or_default(),
-            containers: Arc::clone(&lock(&self.containers)),
-            named: &self.kernel.setup().named,
-        }
+        Presenter::new(&self.kernel, arms, Arc::clone(&lock(&self.containers)))
     }
 
     /// Context of the agent's features.
@@ -287,6 +255,10 @@ impl Shared {
             kernel: &self.kernel,
             own_netns: self.own_netns,
             containers: Arc::clone(&lock(&self.containers)),
+            policies: &self.policies,
+            store: &self.store,
+            reporter: self,
+            features: &self.statistics.features,
         }
     }
 
@@ -579,9 +551,21 @@ impl feature::Session for Shared {
     }
 
     fn compared(&self, learner: bool) -> Vec<Compared> {
-        // Flows of the policy's rules count only once it is adopted. The event loop reports an error.
-        drop(self.adopt_policy(&History::at(&self.config.paths.state)));
-        self.gain(|gain| gain.compared(learner))
+        let context = self.feature_context();
+        let features = context.features.iter();
+        features
+            .flat_map(|it| it.comparisons(learner, &context))
+            .collect()
+    }
+}
+
+impl feature::Reporter for Shared {
+    fn problem(&self, kind: &'static str, text: Option<String>) {
+        self.problem(kind, text);
+    }
+
+    fn warning(&self, kind: &'static str, text: String) {
+        self.warning(kind, text);
     }
 }
 

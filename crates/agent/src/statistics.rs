@@ -14,7 +14,6 @@ use crate::feature::Feature;
 use crate::features;
 use crate::health::Repairs;
 use crate::kernel::ArmTable;
-use crate::limits::Networks;
 use crate::looks;
 use crate::metrics::page::{KINDS, OTHERS};
 
@@ -43,8 +42,6 @@ pub struct AgentStatistics {
     pub record_writes: Histogram,
     /// Metrics of scans of long connections.
     pub looks: looks::Figures,
-    /// Limits of connections, by network.
-    pub limits: Networks,
     /// All features.
     pub features: Vec<Box<dyn Feature>>,
     /// Repairs of programs and pins.
@@ -91,7 +88,6 @@ impl AgentStatistics {
             event_writes: Histogram::new(WRITES_S),
             record_writes: Histogram::new(WRITES_S),
             looks: looks::Figures::default(),
-            limits: Networks::new(),
             features: features::all(),
             repairs: Repairs::default(),
             counted: Mutex::new(Counted::default()),

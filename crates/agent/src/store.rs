@@ -16,26 +16,24 @@ use crate::disk::{note_of_io, note_of_sql};
 mod clock;
 mod document;
 mod events;
-mod gain;
 mod history;
 mod lease;
 mod open;
 mod row;
 mod sampling;
-mod schema;
+pub(crate) mod schema;
 mod snapshot;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use clock::Moment;
 pub use document::{
     HOST_MAX_BYTES, ImportError, check_document, each_host, export_head, export_host, import_host,
 };
 pub use events::PRUNE_STEP;
-pub use gain::{ChangedGain, KeptGain, Revert};
 pub use history::{Decided, Intervals};
 pub use row::{HostRow, Snapshot, parse_mode};
-pub use snapshot::Saved;
+pub use snapshot::{Saved, unsigned};
 
 /// Name of the store's file in the state directory.
 pub const FILE_NAME: &str = "thalweg.db";
@@ -118,10 +116,10 @@ impl std::fmt::Display for SetAside {
 #[derive(Debug)]
 pub struct Store {
     // Dropped before the lease, which inspects the files after the close.
-    connection: Connection,
+    pub(crate) connection: Connection,
     path: PathBuf,
     clock: clock::Clock,
-    boot_id: String,
+    pub(crate) boot_id: String,
     lease: Arc<lease::Lease>,
 }
 
@@ -168,12 +166,18 @@ impl Store {
         self.lease.note_reset();
     }
 
+    /// The time on the store's clock, ms.
+    pub fn now_ms(&self, moment: Moment) -> i64 {
+        self.clock.at(moment.monotonic_ns)
+    }
+
     /// The store's file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    fn sql<T>(
+    /// Adds the action and the file to an error of SQLite.
+    pub(crate) fn sql<T>(
         &self,
         action: &'static str,
         result: Result<T, rusqlite::Error>,

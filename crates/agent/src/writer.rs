@@ -248,11 +248,13 @@ impl State {
         }
     }
 
-    /// Saves changed sums of the gain and changed numbers of events.
+    /// Saves changed numbers of events, and what changed in features.
     fn save_sums(&mut self) -> Result<()> {
-        let counted = self.save_sampling();
-        self.shared.save_gain(&mut self.store).and(counted)?;
-        Ok(())
+        let mut saved = self.save_sampling();
+        for feature in &self.shared.statistics.features {
+            saved = feature.save(&mut self.store).and(saved);
+        }
+        Ok(saved?)
     }
 
     /// Saves the shares and numbers of events. No other thread waits for the disk meanwhile.

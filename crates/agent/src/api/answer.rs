@@ -2,8 +2,8 @@
 
 use axum::Json;
 use axum::extract::{FromRequestParts, Path};
-use axum::http::StatusCode;
 use axum::http::request::Parts;
+use axum::http::{StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use serde::de::DeserializeOwned;
 use serde_json::json;
@@ -32,11 +32,19 @@ pub(super) struct Query<T>(pub(super) T);
 impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Query<T> {
     type Rejection = Failure;
 
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Answer<Self> {
-        match axum::extract::Query::from_request_parts(parts, state).await {
-            Ok(axum::extract::Query(values)) => Ok(Self(values)),
-            Err(fault) => Err(Failure(fault.status(), fault.body_text())),
-        }
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Answer<Self> {
+        parse_query(&parts.uri).map(Self)
+    }
+}
+
+/// Reads the query string of a request.
+///
+/// # Errors
+/// Values that are missing, or of another type.
+pub fn parse_query<T: DeserializeOwned>(uri: &Uri) -> Answer<T> {
+    match axum::extract::Query::try_from_uri(uri) {
+        Ok(axum::extract::Query(values)) => Ok(values),
+        Err(fault) => Err(Failure(fault.status(), fault.body_text())),
     }
 }
 

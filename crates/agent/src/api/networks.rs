@@ -10,9 +10,9 @@ use thalweg_learner::{Host, HostKey, Level, window};
 
 use super::answer::{Answer, Query};
 use super::work::Api;
-use crate::present::Presenter;
+use crate::limits;
 use crate::shared::Shared;
-use crate::view::{NetworkLimits, Networks, Windows};
+use crate::view::{Networks, Windows};
 
 /// Query of `GET /v1/networks` and `GET /v1/windows`.
 #[derive(Deserialize)]
@@ -65,12 +65,12 @@ pub(super) async fn networks(
         let networks = groups
             .iter()
             .map(|(key, group)| presenter.network(key, group, hosts(key)));
-        let mut limits = limits(shared, &presenter);
+        let mut limits = shared.feature_context().network_limits(&presenter);
         limits.truncate(asked.limit.unwrap_or(usize::MAX));
         Ok(Json(Networks {
             networks: networks.collect(),
             limits,
-            limits_untold: shared.limits_untold(),
+            limits_untold: limits::untold(&shared.kernel),
         }))
     })
     .await
@@ -97,16 +97,6 @@ pub(super) async fn windows(
         }))
     })
     .await
-}
-
-/// Limits of the connections of each network, the busiest first.
-pub(super) fn limits(shared: &Shared, presenter: &Presenter<'_>) -> Vec<NetworkLimits> {
-    let known = &shared.statistics.limits;
-    let accounts = known.all();
-    let presented = accounts
-        .iter()
-        .filter_map(|(key, account)| presenter.limits(key, account, known.buffers(key.netns)));
-    presented.collect()
 }
 
 /// Number of host records in each prefix, named network and namespace.

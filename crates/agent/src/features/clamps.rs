@@ -11,17 +11,23 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use axum::Json;
+use axum::http::Uri;
+use axum::response::{IntoResponse, Response};
+use axum::routing::MethodFilter;
 use serde_json::{Value, json};
 use thalweg_bpf_objects::names::learn::maps;
 use thalweg_bpf_types::raw;
 use thalweg_learner::Mode;
 use thalweg_policy::{Prefix, Version};
 
+use crate::api::answer::Answer;
 use crate::config::reader::Section;
-use crate::feature::{Context, Feature, Hint, LeftoverName, List, Polled, Settings, Undo};
+use crate::feature::{Context, Feature, Hint, LeftoverName, List, MetricsWriter, Polled, Route, Settings, Undo};
 use crate::kernel::{Kernel, Setup};
 use crate::looks;
 use crate::metrics::page::Page;
+use crate::store::Store;
 use crate::requirements::{Need, Requirement, Trial};
 
 mod hosts;
@@ -183,7 +189,7 @@ impl Feature for State {
         };
     }
 
-    fn load(&self, kernel: &Kernel) -> Result<()> {
+    fn load(&self, kernel: &Kernel, _: &mut Store) -> Result<()> {
         self.session().load(kernel)
     }
 
@@ -252,6 +258,24 @@ impl Feature for State {
         })
     }
 
+    fn routes(&self) -> &'static [Route] {
+        &[(MethodFilter::GET, "/v1/clamps")]
+    }
+
+    fn answer(&self, _: &str, _: &Uri, context: &Context<'_>) -> Answer<Response> {
+        let session = self.session();
+        let hosts = self.hosts.hosts();
+        let answer = json!(view::Clamps {
+            prefixes: session.configured.clone(),
+            sets: session.sets && session.is_on(),
+            hosts: hosts
+                .iter()
+                .map(|(remote, entry)| view::HostClamp::new(remote, entry, &context.containers))
+                .collect(),
+        });
+        Ok(Json(answer).into_response())
+    }
+
     fn status(&self) -> Option<Value> {
         Some(json!(self.figures()))
     }
@@ -260,35 +284,11 @@ impl Feature for State {
         show::status_row(status)
     }
 
-    fn write_metrics(&self, page: &mut Page<'_>) -> fmt::Result {
-        let Some(figures) = self.figures() else {
-            return Ok(());
-        };
-        page.gauge(
-            "thalweg_clamp_hosts",
-            "Remote hosts whose connections have a learned clamp.",
-            figures.hosts,
-        )?;
-        page.gauge(
-            "thalweg_clamp_connections",
-            "Open connections with a learned clamp.",
-            figures.connections,
-        )?;
-        page.counter(
-            "thalweg_clamps_set",
-            "Times that a learned clamp was set.",
-            figures.set,
-        )?;
-        page.counter(
-            "thalweg_clamps_refused",
-            "Times that the kernel refused a learned clamp.",
-            figures.refused,
-        )?;
-        page.counter(
-            "thalweg_clamp_cpu_seconds",
-            "Processor time of looks at connections with a learned clamp.",
-            figures.looks.cpu_us as f64 / 1e6,
-        )
+    fn metrics(&self, _: &Context<'_>) -> Result<MetricsWriter> {
+        let figures = self.figures();
+        Ok(Box::new(move |page| {
+            figures.iter().try_for_each(|it| write_metrics(it, page))
+        }))
     }
 
     fn list(&self) -> Option<&dyn List> {
@@ -301,22 +301,37 @@ impl List for State {
         "List the learned clamps of congestion windows, by remote host"
     }
 
-    fn read(&self, context: &Context<'_>) -> Result<Value> {
-        let session = self.session();
-        let hosts = self.hosts.hosts();
-        Ok(json!(view::Clamps {
-            prefixes: session.configured.clone(),
-            sets: session.sets && session.is_on(),
-            hosts: hosts
-                .iter()
-                .map(|(remote, entry)| view::HostClamp::new(remote, entry, &context.containers))
-                .collect(),
-        }))
-    }
-
     fn show(&self, answer: &mut Value, limit: usize) -> Result<String> {
         show::list(answer, limit)
     }
+}
+
+fn write_metrics(figures: &view::ClampFigures, page: &mut Page<'_>) -> fmt::Result {
+    page.gauge(
+        "thalweg_clamp_hosts",
+        "Remote hosts whose connections have a learned clamp.",
+        figures.hosts,
+    )?;
+    page.gauge(
+        "thalweg_clamp_connections",
+        "Open connections with a learned clamp.",
+        figures.connections,
+    )?;
+    page.counter(
+        "thalweg_clamps_set",
+        "Times that a learned clamp was set.",
+        figures.set,
+    )?;
+    page.counter(
+        "thalweg_clamps_refused",
+        "Times that the kernel refused a learned clamp.",
+        figures.refused,
+    )?;
+    page.counter(
+        "thalweg_clamp_cpu_seconds",
+        "Processor time of looks at connections with a learned clamp.",
+        figures.looks.cpu_us as f64 / 1e6,
+    )
 }
 
 #[cfg(test)]

@@ -4,7 +4,6 @@
 //! In BPF: levels of the fleet in `include/learn_group.h`; `kernel/fleet.rs` has their layout.
 
 use std::any::Any;
-use std::fmt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -17,10 +16,11 @@ use axum::routing::MethodFilter;
 
 use crate::api::answer::{Answer, Failure};
 use crate::config::reader::Section;
-use crate::feature::{Context, Feature, Hint, PageView, Place, Route, Settings, Thread};
+use crate::feature::{
+    Context, Feature, Hint, MetricsWriter, PageView, Place, Route, Settings, Thread,
+};
 use crate::kernel::Setup;
 use crate::metrics::CONTENT_TYPE;
-use crate::metrics::page::Page;
 
 mod all;
 mod compact;
@@ -117,11 +117,11 @@ impl Feature for State {
         Ok(())
     }
 
-    fn write_metrics(&self, page: &mut Page<'_>) -> fmt::Result {
-        match self.membership() {
-            Some(membership) => metrics::write_place(&membership.place(), page),
-            None => Ok(()),
-        }
+    fn metrics(&self, _: &Context<'_>) -> Result<MetricsWriter> {
+        let place = self.membership().map(|it| it.place());
+        Ok(Box::new(move |page| {
+            place.iter().try_for_each(|it| metrics::write_place(it, page))
+        }))
     }
 
     fn place(&self) -> Place {

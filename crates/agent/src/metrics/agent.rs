@@ -188,11 +188,8 @@ impl Figures {
 
     /// Metrics of the features that stand in a place.
     pub(super) fn features(&self, place: Place, page: &mut Page<'_>) -> fmt::Result {
-        let mut features = self.statistics.features.iter();
-        features.try_for_each(|it| match it.place() == place {
-            true => it.write_metrics(page),
-            false => Ok(()),
-        })
+        let mut features = self.features.iter().filter(|(it, _)| *it == place);
+        features.try_for_each(|(_, write)| write(page))
     }
 
     /// Metrics from events. They lack lost events and the warm-up, which has none.

@@ -9,7 +9,7 @@ pub(super) const APPLICATION_ID: i64 = 0x5448_4c57;
 pub(super) const VERSION: i64 = MIGRATIONS.len() as i64;
 
 /// `MIGRATIONS[n]` turns version n into version n + 1; version 0 is an empty file.
-pub(super) const MIGRATIONS: [&str; 12] = [V1, V2, V3, V4, V5, V6, V7, V8, V9, V10, V11, V12];
+pub(crate) const MIGRATIONS: [&str; 12] = [V1, V2, V3, V4, V5, V6, V7, V8, V9, V10, V11, V12];
 
 /// Migration to version 12: counts of overridden connections.
 const V12: &str = "

@@ -360,7 +360,7 @@ impl Store {
     }
 
     /// Begins a write transaction, so that writers wait here, not at the first change.
-    pub(super) fn transaction(&mut self) -> Result<Transaction<'_>, rusqlite::Error> {
+    pub(crate) fn transaction(&mut self) -> Result<Transaction<'_>, rusqlite::Error> {
         self.connection
             .transaction_with_behavior(TransactionBehavior::Immediate)
     }
@@ -538,6 +538,6 @@ pub(super) fn save_host(
 }
 
 /// Reads an unsigned 64-bit value, stored as the signed one with the same bits.
-pub(super) fn unsigned(row: &Row<'_>, column: usize) -> Result<u64, rusqlite::Error> {
+pub fn unsigned(row: &Row<'_>, column: usize) -> Result<u64, rusqlite::Error> {
     Ok(row.get::<_, i64>(column)?.cast_unsigned())
 }

@@ -10,26 +10,25 @@ use crate::view::{Event, Measurement, Window};
 
 mod clock;
 mod damage;
-mod gain;
 mod sampling;
 
-const BOOT: &str = "0f0e";
+pub(crate) const BOOT: &str = "0f0e";
 /// An hour after that boot.
-const NOW: Moment = moment(3_600_000);
+pub(crate) const NOW: Moment = moment(3_600_000);
 
 /// This long after the boot.
-const fn moment(ms: u64) -> Moment {
+pub(crate) const fn moment(ms: u64) -> Moment {
     Moment {
         monotonic_ns: ms * 1_000_000,
         wall_ms: 1_760_000_000_000 + ms as i64,
     }
 }
 
-fn open(directory: &Path) -> Store {
+pub(crate) fn open(directory: &Path) -> Store {
     open_at(directory, BOOT, NOW)
 }
 
-fn open_at(directory: &Path, boot_id: &str, moment: Moment) -> Store {
+pub(crate) fn open_at(directory: &Path, boot_id: &str, moment: Moment) -> Store {
     let opened = Store::open(directory, boot_id, moment).unwrap();
     assert_eq!(opened.set_aside, None);
     opened.store

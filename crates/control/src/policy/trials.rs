@@ -1,11 +1,10 @@
 //! Rules with a share of flows: what became of those that they took, and of those that they left.
 
-use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::rc::Rc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle, RingBuffer, RingBufferBuilder};
 use thalweg_bpf_objects::names::policy::maps;
@@ -147,11 +146,15 @@ pub(super) fn read_rule(map: &MapHandle, place: u32) -> Result<raw::thalweg_poli
         .context("the rules of a policy have an unexpected size")
 }
 
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Reader of the ring of outcomes, whichever policies come and go.
 #[derive(Default)]
 pub struct Outcomes {
     open: Option<(u64, RingBuffer<'static>)>,
-    pending: Rc<RefCell<Vec<raw::thalweg_policy_outcome>>>,
+    pending: Arc<Mutex<Vec<raw::thalweg_policy_outcome>>>,
 }
 
 impl Outcomes {
@@ -168,12 +171,10 @@ impl Outcomes {
         if self.open.as_ref().is_none_or(|(known, _)| *known != inode) {
             let map = MapHandle::from_pinned_path(&path)
                 .with_context(|| format!("opening {}", path.display()))?;
-            let pending = Rc::clone(&self.pending);
+            let pending = Arc::clone(&self.pending);
             let mut builder = RingBufferBuilder::new();
             builder.add(&map, move |bytes| {
-                pending
-                    .borrow_mut()
-                    .extend(from_bytes::<raw::thalweg_policy_outcome>(bytes));
+                lock(&pending).extend(from_bytes::<raw::thalweg_policy_outcome>(bytes));
                 0
             })?;
             self.open = Some((inode, builder.build().context("opening the ring")?));
@@ -181,6 +182,6 @@ impl Outcomes {
         if let Some((_, ring)) = &self.open {
             ring.consume().context("reading the ring of outcomes")?;
         }
-        Ok(std::mem::take(&mut *self.pending.borrow_mut()))
+        Ok(std::mem::take(&mut *lock(&self.pending)))
     }
 }

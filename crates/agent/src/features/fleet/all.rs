@@ -12,9 +12,8 @@ use super::view::{
     FleetAgent, FleetAgents, FleetComparison, FleetGain, FleetLeftOut, FleetProgress, FleetSilent,
     FleetSpread,
 };
-use crate::gain::look::judged;
-use crate::gain::present::{Against, found_in};
-use crate::gain::words::{presented_row, thousands};
+use crate::comparison::words::{presented_row, thousands};
+use crate::comparison::{Against, found_in, judged};
 use crate::view::GainRow;
 
 /// Age from which an agent is silent: of its statuses every ten minutes two were lost, the third is

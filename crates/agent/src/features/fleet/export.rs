@@ -8,7 +8,7 @@ use thalweg_fleet::wire::Cell;
 use thalweg_fleet::{Kind, State};
 use thalweg_gain::{Moments, Row, Side, SideReport};
 
-use crate::gain::Compared;
+use crate::comparison::Compared;
 
 /// The scope of the learner's comparison.
 const ALL: &str = "all";

@@ -98,7 +98,11 @@ fn takes_up(version: usize) {
     assert_eq!(events.len(), 1);
     assert_eq!((events[0].time_ms, events[0].stands_for), (5, 1.0));
     assert_eq!(store.control_salt().unwrap(), 77);
-    assert_eq!(store.gain("", NOW).unwrap().since_ms, 5);
+    let gain = "SELECT since_ms FROM gain WHERE rule = ''";
+    let since_ms: i64 = (store.connection)
+        .query_row(gain, [], |row| row.get(0))
+        .unwrap();
+    assert_eq!(since_ms, 5);
     let kept = store.sampling(NOW).unwrap();
     assert_eq!((kept.before, kept.hours.len()), (None, 0));
     store

@@ -1,14 +1,15 @@
-//! The gain in words and numbers.
+//! Comparisons of two groups of connections, in words.
 
-use thalweg_gain::{CLUSTERS_MIN, Comparison, Group, Groups, Row, Scope, Verdict, size_words};
-
-use super::Gain;
-use super::look::judged;
-use super::words::{
-    about, amount, direction, host_hours, known_in, presented_row, seconds, sorted, thousands,
+use thalweg_gain::{
+    CLUSTERS_MIN, Comparison, Group, Row, Scope, Verdict, compare_groups, row_alpha, size_words,
 };
-use crate::store::Revert;
-use crate::view::{self, GainGroup, GainRevert, GainRow};
+
+mod fleet;
+pub mod words;
+
+pub use fleet::Compared;
+
+use words::{about, amount, direction, host_hours, known_in, thousands};
 
 /// Baseline of the treated connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,78 +31,12 @@ impl Against {
     }
 }
 
-/// Query of the gain, with the state that the response needs.
-#[derive(Clone, Copy, Debug)]
-pub struct Asked {
-    /// Groups to list; the group of all is always first.
-    pub scope: Scope,
-    /// Time on the store's clock, ms.
-    pub now_ms: i64,
-    /// Events that were lost before they reached the agent.
-    pub events_dropped: u64,
-    /// Whether the agent runs dry: nothing is set.
-    pub dry_run: bool,
-    /// Whether the agent gives advice only: nothing but trials is set.
-    pub advises: bool,
-    /// The share of host-hours in the control group, Q16.
-    pub share: f64,
-}
-
-impl Gain {
-    /// The answer of `GET /v1/gain`.
-    pub fn view(&self, asked: &Asked) -> view::Gain {
-        let groups = self.kept.ledger.current_groups();
-        let age_s = seconds(asked.now_ms - self.kept.since_ms);
-        let all = groups.get(&(Scope::All, String::new()));
-        view::Gain {
-            summary: summary(all, asked, age_s),
-            age_s,
-            left_out: self.kept.ledger.left_out,
-            events_dropped: asked.events_dropped,
-            groups: presented(&groups, asked.scope, age_s),
-            reverts: self
-                .kept
-                .reverts
-                .iter()
-                .map(|revert| presented_revert(revert, asked.now_ms))
-                .collect(),
-            rule: None,
-        }
-    }
-}
-
-/// Groups of a scope, most clusters first, and the group of all.
-pub(super) fn presented(groups: &Groups, wanted: Scope, age_s: u64) -> Vec<GainGroup> {
-    let presented = |((scope, name), group): (&(Scope, String), &Group)| GainGroup {
-        by: scope.name().to_owned(),
-        name: name.clone(),
-        rows: rows(group, *scope, age_s),
-    };
-    let groups = sorted(groups).into_iter();
-    let wanted = groups.filter(|(key, _)| key.0 == Scope::All || key.0 == wanted);
-    wanted.map(presented).collect()
-}
-
-pub(super) fn presented_revert(revert: &Revert, now_ms: i64) -> GainRevert {
-    GainRevert {
-        arm: revert.arm.clone(),
-        why: revert.why.clone(),
-        age_s: seconds(now_ms - revert.since_ms),
-        left_s: seconds(revert.until_ms - now_ms),
-    }
-}
-
-fn rows(group: &Group, scope: Scope, age_s: u64) -> Vec<GainRow> {
-    Row::all()
-        .take(scope.row_count())
-        .filter_map(|row| {
-            let (comparison, verdict) = judged(group, scope, row);
-            if comparison.control + comparison.treated == 0 {
-                return None;
-            }
-            Some(presented_row(row, &comparison, verdict, age_s))
-        })
-        .collect()
+/// Comparison and verdict of one row of a group.
+pub fn judged(group: &Group, scope: Scope, row: Row) -> (Comparison, Verdict) {
+    let index = row.index();
+    let (control, treated) = (&group.control()[index], &group.treated()[index]);
+    let comparison = compare_groups(control, treated, row_alpha(scope));
+    (comparison, Verdict::judge_row(&comparison, row))
 }
 
 /// Subject of a row's sentence, and the thing that there is less or more of.
@@ -117,7 +52,7 @@ fn subject(row: Row) -> (String, &'static str) {
 
 /// Sentence of a difference, e.g. `Transfers take 18 % less time [12 %, 24 %] than in the
 /// control group of 1,204 host-hours`.
-pub(super) fn finding(row: Row, comparison: &Comparison, against: Against) -> String {
+pub fn finding(row: Row, comparison: &Comparison, against: Against) -> String {
     let (subject, what) = subject(row);
     let effect = comparison.effect;
     let (low, high) = comparison.interval().unwrap_or((effect, effect));
@@ -134,21 +69,6 @@ pub(super) fn finding(row: Row, comparison: &Comparison, against: Against) -> St
         amount(row, most),
         against.words(comparison.control),
     )
-}
-
-/// Summary of all connections: the clearest difference, if there is one.
-fn summary(all: Option<&Group>, asked: &Asked, age_s: u64) -> String {
-    if asked.dry_run {
-        return "A dry run sets nothing, so there is nothing to compare.".to_owned();
-    }
-    if asked.advises {
-        return "This agent sets nothing but trials: `thalweg advise` says what they show."
-            .to_owned();
-    }
-    if asked.share <= 0.0 {
-        return "There is no control group to compare with: set `share` in `[control]`, e.g. to 0.05.".to_owned();
-    }
-    found_in(all, Some(age_s), Against::Control)
 }
 
 /// A row with its comparison and verdict.
@@ -272,33 +192,5 @@ mod tests {
             let said = found_in(Some(&with_an_odd_one(effect, odd)), None, Against::Control);
             assert!(said.contains(words), "{effect} {odd}: {said}");
         }
-    }
-
-    #[test]
-    fn without_a_control_group_it_says_so() {
-        let asked = Asked {
-            scope: Scope::All,
-            now_ms: 0,
-            events_dropped: 0,
-            dry_run: false,
-            advises: false,
-            share: 0.05,
-        };
-        assert!(summary(None, &asked, 0).starts_with("No connection"));
-        let without = Asked {
-            share: 0.0,
-            ..asked
-        };
-        assert!(summary(None, &without, 0).starts_with("There is no control group"));
-        let advises = Asked {
-            advises: true,
-            ..without
-        };
-        assert!(summary(None, &advises, 0).contains("`thalweg advise`"));
-        let dry = Asked {
-            dry_run: true,
-            ..without
-        };
-        assert!(summary(None, &dry, 0).starts_with("A dry run"));
     }
 }

@@ -1,11 +1,11 @@
 //! Evaluation of the comparisons, and reverts of worse choices.
 
-use thalweg_gain::{Comparison, Group, Row, Scope, Verdict, compare_groups, row_alpha};
+use thalweg_gain::{Comparison, Group, Row, Scope, Verdict};
 
 use super::Gain;
-use super::present::{Against, finding};
+use super::store::Revert;
 use super::times::{HOUR_NS, LENGTH_MS, REVERTED_MS};
-use crate::store::Revert;
+use crate::comparison::{Against, finding, judged};
 
 /// Changes by an evaluation.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -16,14 +16,6 @@ pub struct Looked {
     pub ended: Vec<Revert>,
     /// Worse choices that are reported but not reverted.
     pub told: Vec<Revert>,
-}
-
-/// Comparison and verdict of one row of a group.
-pub fn judged(group: &Group, scope: Scope, row: Row) -> (Comparison, Verdict) {
-    let index = row.index();
-    let (control, treated) = (&group.control()[index], &group.treated()[index]);
-    let comparison = compare_groups(control, treated, row_alpha(scope));
-    (comparison, Verdict::judge_row(&comparison, row))
 }
 
 /// The first row that is a reason to revert a group.
@@ -126,7 +118,7 @@ impl Gain {
 mod tests {
     use super::super::Drawn;
     use super::*;
-    use crate::store::KeptGain;
+    use super::super::store::KeptGain;
     use thalweg_gain::{Connection, Ledger, Part, Side};
 
     /// Hosts that the learner gives an arm, with a factor on their time in each of some hours.

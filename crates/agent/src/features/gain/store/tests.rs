@@ -3,6 +3,8 @@
 use thalweg_gain::{Arm, Chronographs, Connection, First, Limit, Part, Row, Scope, Side, Source};
 
 use super::*;
+use crate::store::tests::{BOOT, NOW, moment, open, open_at};
+use crate::store::{FILE_NAME, schema};
 
 const HOUR: u64 = 1;
 

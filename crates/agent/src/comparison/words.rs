@@ -1,21 +1,8 @@
 //! Comparisons as rows, and numbers in words.
 
-use thalweg_gain::{Comparison, Group, Groups, Row, Scope, Unit, Verdict, size_words};
+use thalweg_gain::{Comparison, Row, Unit, Verdict, size_words};
 
 use crate::view::GainRow;
-
-/// Groups by number of clusters, most first, within each scope.
-pub fn sorted(groups: &Groups) -> Vec<(&(Scope, String), &Group)> {
-    let mut groups: Vec<_> = groups.iter().collect();
-    let clusters = |group: &Group| group.sides.values().map(|it| it[0].clusters).sum::<u64>();
-    groups.sort_by_key(|(key, group)| (key.0, std::cmp::Reverse(clusters(group))));
-    groups
-}
-
-/// Whole seconds of a duration; 0 if negative.
-pub fn seconds(ms: i64) -> u64 {
-    u64::try_from(ms / 1000).unwrap_or(0)
-}
 
 /// Row of a comparison for the API.
 pub fn presented_row(row: Row, comparison: &Comparison, verdict: Verdict, age_s: u64) -> GainRow {

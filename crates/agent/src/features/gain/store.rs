@@ -10,9 +10,10 @@ use thalweg_gain::{
 };
 use thalweg_learner::HOUR_NS;
 
-use super::clock::Moment;
-use super::snapshot::unsigned;
-use super::{Store, StoreError};
+use crate::store::{Moment, Store, StoreError, unsigned};
+
+#[cfg(test)]
+mod tests;
 
 /// A revert until a time of the store's clock.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,7 +29,7 @@ pub struct Revert {
 }
 
 /// Stored state of a comparison.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct KeptGain {
     /// Sums of the clusters.
     pub ledger: Ledger,
@@ -78,15 +79,10 @@ impl KeptGain {
 }
 
 impl Store {
-    /// The time on the store's clock, ms.
-    pub fn now_ms(&self, moment: Moment) -> i64 {
-        self.clock.at(moment.monotonic_ns)
-    }
-
     /// Reads the state of a comparison by the key of the rule's experiment; '' is the learner.
     /// Clusters of an earlier boot are closed, as their hours are over. Hours of this boot that
     /// were closed stay so. Invalid rows are left out.
-    pub fn gain(&self, rule: &str, moment: Moment) -> Result<KeptGain, StoreError> {
+    pub(super) fn gain(&self, rule: &str, moment: Moment) -> Result<KeptGain, StoreError> {
         self.sql("read the gain", self.read_gain(rule, moment))
     }
 
@@ -233,7 +229,7 @@ impl Store {
 
     /// Removes rules whose comparisons began before a time, ms of the store's clock: rules in force
     /// begin again before that.
-    pub fn forget_rules(&mut self, before_ms: i64) -> Result<(), StoreError> {
+    pub(super) fn forget_rules(&mut self, before_ms: i64) -> Result<(), StoreError> {
         let removed = self.transaction().and_then(|transaction| {
             for table in [
                 "gain_strata",
@@ -255,7 +251,7 @@ impl Store {
     }
 
     /// Saves changes in one transaction.
-    pub fn save_gain(&mut self, changed: &ChangedGain) -> Result<(), StoreError> {
+    pub(super) fn save_gain(&mut self, changed: &ChangedGain) -> Result<(), StoreError> {
         let boot_id = self.boot_id.clone();
         let saved = self.transaction().and_then(|transaction| {
             write_head(&transaction, changed, &boot_id)?;

@@ -7,9 +7,9 @@ use thalweg_bpf_types::raw;
 use thalweg_gain::{Arm, Finding, Group, Ledger, Scope, Side, advise_group};
 
 use super::event::is_own;
+use super::store::{ChangedGain, KeptGain};
 use super::times::{HOUR_NS, LENGTH_MS};
 use crate::kernel::ArmTable;
-use crate::store::{ChangedGain, KeptGain};
 use crate::view;
 
 mod present;

@@ -12,10 +12,11 @@ use thalweg_policy::Trial;
 
 use super::group_of;
 use super::look::reason;
-use super::present::{Against, finding, found_in, presented, presented_revert};
-use super::times::{HOUR_NS, LENGTH_MS, REVERTED_MS};
-use super::words::seconds;
-use crate::store::{ChangedGain, KeptGain, Revert};
+use super::present::{presented, presented_revert};
+use super::store::{ChangedGain, KeptGain, Revert};
+use super::times::{HOUR_NS, LENGTH_MS, REVERTED_MS, seconds};
+use crate::comparison::{Against, finding, found_in};
+use crate::overridden::Taken;
 use crate::view::{self, GainRule};
 
 /// Most rules with a share that are compared, the first of the policy.
@@ -33,15 +34,6 @@ pub struct Rules {
     kept: BTreeMap<u64, KeptGain>,
     /// Ended flows that the policy's rules took, by name, since the agent knows the policy.
     taken: BTreeMap<String, Taken>,
-}
-
-/// Ended flows that a rule took.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Taken {
-    /// Number of such flows.
-    pub ended: u64,
-    /// Number of flows without the rule's settings: the kernel refused one, or something replaced one.
-    pub overridden: u64,
 }
 
 /// Changes by an evaluation: names of rules, and reasons.

@@ -1,14 +1,34 @@
-//! Metrics of the gain: of all connections, by arm, and of rules with a share.
+//! Metrics of the gain: of all connections, by arm, of rules with a share, and of advice.
 
 use std::fmt;
 
-use super::Figures;
-use super::page::{Page, Rows};
-use crate::view::{Gain, GainGroup, GainRow, GainRule};
+use crate::metrics::page::{Page, Rows};
+use crate::view::{Advice, Gain, GainGroup, GainRow, GainRule};
+
+mod advice;
+
+/// The comparisons of a moment.
+pub struct Figures {
+    /// The learner's comparison, by arm.
+    pub gain: Gain,
+    /// Comparisons of all rules.
+    pub rules: Vec<Gain>,
+    /// Advice on all connections; `None`: there is none in this mode.
+    pub advice: Option<Advice>,
+}
 
 impl Figures {
+    /// Writes all metrics.
+    ///
+    /// # Errors
+    /// The errors of the formatter.
+    pub fn write(&self, page: &mut Page<'_>) -> fmt::Result {
+        self.gain(page)?;
+        self.advice(page)
+    }
+
     /// Metrics of the learner against its control group.
-    pub(super) fn gain(&self, page: &mut Page<'_>) -> fmt::Result {
+    fn gain(&self, page: &mut Page<'_>) -> fmt::Result {
         let gain = &self.gain;
         let figure = |of: fn(&GainRow) -> Option<f64>| {
             let rows = gain.groups.iter().flat_map(|group| {

@@ -1,16 +1,19 @@
 //! Advice in words and numbers.
 
+use thalweg_control::system;
 use thalweg_gain::{
     Advised, Arm, Choice, Comparison, Conclusion, Finding, Group, Row, Scope, Side, Verdict,
     advise_group,
 };
 use thalweg_units::prefix::Prefix;
 
-use super::super::words::{
-    about, amount, direction, host_hours, known_in, presented_row, seconds, sorted,
+use super::super::groups::sorted;
+use super::super::store::KeptGain;
+use super::super::times::seconds;
+use crate::comparison::words::{
+    about, amount, direction, host_hours, known_in, presented_row,
 };
 use crate::limits::{self, Buffers};
-use crate::store::KeptGain;
 use crate::view::{self, AdviceChoice, AdviceGroup};
 
 /// Basis of the comparisons.
@@ -80,7 +83,9 @@ pub(super) fn view(
     let table = Table {
         system,
         age_s,
-        buffers: Buffers::read(),
+        buffers: Buffers {
+            send_max: system::send_buffer_max(),
+        },
         question,
         ended,
     };

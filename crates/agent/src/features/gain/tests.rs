@@ -8,10 +8,10 @@ use thalweg_bpf_types::raw;
 use thalweg_gain::{Arm, Ledger, Limit, Limits, Scope, Side};
 
 use super::advice::Source;
+use super::store::KeptGain;
 use super::times::{HOUR_NS, LENGTH_MS};
 use super::{Advice, Drawn, Gain, Question};
 use crate::kernel::ArmTable;
-use crate::store::KeptGain;
 use crate::view;
 
 const NAMES: [&str; 3] = ["cubic", "bbr", "reno"];

@@ -1,33 +1,36 @@
 //! The learner's gain against its control group: ended connections become clusters, worse choices
 //! are reverted. Advice, where nothing is learned by trying. `crates/gain` has the statistics.
 
+use std::cmp::Reverse;
 use std::net::{IpAddr, Ipv6Addr};
 
 use thalweg_bpf_types::raw;
-use thalweg_gain::{Chronographs, Connection, First, Part, Side};
+use thalweg_gain::{Chronographs, Connection, First, Part, Scope, Side};
 use thalweg_learner::{Control, HostKey};
 
+use crate::comparison::Compared;
 use crate::kernel::ArmTable;
-use crate::store::{ChangedGain, KeptGain, Revert};
 use crate::view;
-use times::HOUR_NS;
 
 mod advice;
+mod api;
 mod event;
-mod fleet;
-pub mod look;
-pub mod present;
+mod groups;
+mod look;
+mod metrics;
+mod present;
 mod rules;
 mod session;
+mod store;
 #[cfg(test)]
 mod tests;
 mod times;
-pub mod words;
 
-pub use advice::{Advice, Question, Source};
-pub use fleet::Compared;
-pub use present::Asked;
-pub use rules::{Rules, Taken};
+use advice::{Advice, Question};
+use rules::Rules;
+pub use session::State;
+use store::{ChangedGain, KeptGain, Revert};
+use times::HOUR_NS;
 
 /// Prefix lengths of groups, in IPv4 and IPv6.
 const GROUP_IPV4: u32 = 24;
@@ -40,7 +43,7 @@ fn group_of(remote: IpAddr) -> String {
 }
 
 /// The kernel's draw: its prefix lengths, and the control group.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Drawn {
     /// Prefix length in IPv4, 0 to 32.
     pub ipv4: u32,
@@ -65,7 +68,7 @@ impl Drawn {
 }
 
 /// State of the gain in the agent.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Gain {
     kept: KeptGain,
     drawn: Drawn,
@@ -163,6 +166,23 @@ impl Gain {
             Some(advice) => advice.view(question),
             None => advice::of_learner(&self.kept, question),
         }
+    }
+
+    /// Comparisons for the fleet: the learner's, if `learner` is set, then those of rules with a
+    /// share, most clusters first.
+    pub fn compared(&self, learner: bool) -> Vec<Compared> {
+        let mut all: Vec<Compared> = (self.rules.groups().into_iter())
+            .map(|(name, group)| Compared::new(Some(name), &group))
+            .collect();
+        all.sort_by_key(|it| Reverse(it.clusters()));
+        if learner {
+            let groups = self.kept.ledger.current_groups();
+            let group = groups.get(&(Scope::All, String::new()));
+            let own = group.map(|group| Compared::new(None, group));
+            all.splice(0..0, own);
+        }
+        all.retain(|it| !it.told.is_empty());
+        all
     }
 
     /// Present reverts.

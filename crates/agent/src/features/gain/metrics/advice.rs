@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::Figures;
-use super::page::{Page, Rows};
+use crate::metrics::page::{Page, Rows};
 use crate::view::GainRow;
 
 impl Figures {

@@ -9,8 +9,8 @@ use thalweg_control::system::{self, NetworkNamespace};
 use thalweg_gain::{Account, Busiest, Chronographs, Connection};
 use thalweg_learner::{HostKey, Level};
 
-use super::Buffers;
 use crate::kernel::Setup;
+use crate::limits::Buffers;
 
 /// Most networks with an account.
 const NETWORKS_MAX: usize = 512;
@@ -29,15 +29,16 @@ struct Known {
     buffers: HashMap<u64, Buffers>,
 }
 
-impl Networks {
-    /// Creates an empty list of accounts.
-    pub fn new() -> Self {
+impl Default for Networks {
+    fn default() -> Self {
         Self(Mutex::new(Known {
             accounts: Busiest::with_capacity(NETWORKS_MAX),
             buffers: HashMap::new(),
         }))
     }
+}
 
+impl Networks {
     fn lock(&self) -> MutexGuard<'_, Known> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
