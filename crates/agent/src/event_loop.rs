@@ -466,7 +466,11 @@ impl EventLoop {
         let pin = &self.shared.kernel.setup().pin;
         let arms = self.shared.kernel.arms()?;
         let number = |name: &str| arms.index(name);
-        Ok(policy::refresh_arm_sets(pin, &self.shared.policies, number)?)
+        Ok(policy::refresh_arm_sets(
+            pin,
+            &self.shared.policies,
+            number,
+        )?)
     }
 
     /// Logs a policy's failed settings, each kind once, and notes interference of other programs.

@@ -23,12 +23,14 @@ use thalweg_policy::{Prefix, Version};
 
 use crate::api::answer::Answer;
 use crate::config::reader::Section;
-use crate::feature::{Context, Feature, Hint, LeftoverName, List, MetricsWriter, Polled, Route, Settings, Undo};
+use crate::feature::{
+    Context, Feature, Hint, LeftoverName, List, MetricsWriter, Polled, Route, Settings, Undo,
+};
 use crate::kernel::{Kernel, Setup};
 use crate::looks;
 use crate::metrics::page::Page;
-use crate::store::Store;
 use crate::requirements::{Need, Requirement, Trial};
+use crate::store::Store;
 
 mod hosts;
 mod iterator;

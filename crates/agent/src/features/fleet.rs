@@ -120,7 +120,9 @@ impl Feature for State {
     fn metrics(&self, _: &Context<'_>) -> Result<MetricsWriter> {
         let place = self.membership().map(|it| it.place());
         Ok(Box::new(move |page| {
-            place.iter().try_for_each(|it| metrics::write_place(it, page))
+            place
+                .iter()
+                .try_for_each(|it| metrics::write_place(it, page))
         }))
     }
 

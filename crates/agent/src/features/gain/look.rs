@@ -117,8 +117,8 @@ impl Gain {
 #[cfg(test)]
 mod tests {
     use super::super::Drawn;
-    use super::*;
     use super::super::store::KeptGain;
+    use super::*;
     use thalweg_gain::{Connection, Ledger, Part, Side};
 
     /// Hosts that the learner gives an arm, with a factor on their time in each of some hours.

@@ -42,7 +42,6 @@ const ADOPTED: &str = "policy";
 /// Time that the comparison of a rule outlives the rule, beyond its length, ms.
 const REMEMBERED_MS: i64 = 24 * 3_600_000;
 
-
 /// State of the feature; a session continues from the store.
 #[derive(Default)]
 pub struct State {
@@ -225,7 +224,9 @@ impl State {
     fn note_rules(&self, context: &Context<'_>, cause: &'static str, outcome: Result<()>) {
         let mut watch = lock(&self.watch);
         watch.rule_faults.note_outcome(cause, outcome);
-        context.reporter.problem("rules", watch.rule_faults.in_words());
+        context
+            .reporter
+            .problem("rules", watch.rule_faults.in_words());
     }
 
     /// Evaluates the gain, and reverts worse choices.
