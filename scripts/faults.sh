@@ -18,7 +18,7 @@ declare -A tests=(
 		control policy_crash:: cc_faults::
 		fleet cluster::'
 	[disks]='lifecycle faults_store::
-		api monitoring::a_full_disk
+		api alerts::a_full_disk
 		fleet disk::'
 	[files]='lifecycle reload::a_configuration
 		cli input_files:: inputs::'

@@ -21,11 +21,11 @@ use crate::api::answer::{Answer, Failure};
 use crate::comparison::Compared;
 use crate::config::reader::Section;
 use crate::kernel::{ArmTable, Kernel, Setup};
-use crate::looks;
 use crate::metrics::page::Page;
 use crate::overridden::Taken;
 use crate::present::Presenter;
 use crate::requirements::Requirement;
+use crate::scans;
 use crate::store::{Moment, Store, StoreError};
 use crate::view::NetworkLimits;
 
@@ -214,7 +214,7 @@ pub trait Feature: Send + Sync {
         Polled::default()
     }
     /// Number and cost of polls, whose interval grows with their cost; `None`: it does not.
-    fn poll_statistics(&self) -> Option<&looks::Figures> {
+    fn poll_statistics(&self) -> Option<&scans::Figures> {
         None
     }
     /// Follows the learner to the cgroup to which it was attached again.

@@ -14,8 +14,8 @@ use crate::feature::Feature;
 use crate::features;
 use crate::health::Repairs;
 use crate::kernel::ArmTable;
-use crate::looks;
 use crate::metrics::page::{KINDS, OTHERS};
+use crate::scans;
 
 /// Bounds of the durations of writes, s. The disk's own are milliseconds; requests that wait for
 /// the store give up after ten seconds.
@@ -41,7 +41,7 @@ pub struct AgentStatistics {
     /// Durations of writes of host records, s.
     pub record_writes: Histogram,
     /// Metrics of scans of long connections.
-    pub looks: looks::Figures,
+    pub looks: scans::Figures,
     /// All features.
     pub features: Vec<Box<dyn Feature>>,
     /// Repairs of programs and pins.
@@ -87,7 +87,7 @@ impl AgentStatistics {
             left_out: AtomicU64::new(0),
             event_writes: Histogram::new(WRITES_S),
             record_writes: Histogram::new(WRITES_S),
-            looks: looks::Figures::default(),
+            looks: scans::Figures::default(),
             features: features::all(),
             repairs: Repairs::default(),
             counted: Mutex::new(Counted::default()),

@@ -49,7 +49,7 @@ impl Arms {
 /// `[hosts]`: the records of remote hosts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hosts {
-    /// `max`: largest number of records; beyond it those measured once go first ([`crate::room`]).
+    /// `max`: largest number of records; beyond it those measured once go first ([`crate::eviction`]).
     pub max: u32,
     /// `ipv4_prefix`: bits of an IPv4 address that distinguish hosts.
     pub ipv4_prefix: u32,

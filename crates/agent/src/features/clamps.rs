@@ -27,9 +27,9 @@ use crate::feature::{
     Context, Feature, Hint, LeftoverName, List, MetricsWriter, Polled, Route, Settings, Undo,
 };
 use crate::kernel::{Kernel, Setup};
-use crate::looks;
 use crate::metrics::page::Page;
 use crate::requirements::{Need, Requirement, Trial};
+use crate::scans;
 use crate::store::Store;
 
 mod hosts;
@@ -55,7 +55,7 @@ struct Clamp {
 #[derive(Default)]
 pub struct State {
     hosts: hosts::Clamps,
-    statistics: looks::Figures,
+    statistics: scans::Figures,
     session: Mutex<Session>,
 }
 
@@ -214,7 +214,7 @@ impl Feature for State {
         self.hosts.poll(context, &programs)
     }
 
-    fn poll_statistics(&self) -> Option<&looks::Figures> {
+    fn poll_statistics(&self) -> Option<&scans::Figures> {
         Some(&self.statistics)
     }
 

@@ -14,9 +14,10 @@ use crate::view;
 
 mod advice;
 mod api;
+mod durations;
+mod evaluation;
 mod event;
 mod groups;
-mod look;
 mod metrics;
 mod present;
 mod rules;
@@ -24,13 +25,12 @@ mod session;
 mod store;
 #[cfg(test)]
 mod tests;
-mod times;
 
 use advice::{Advice, Question};
+use durations::HOUR_NS;
 use rules::Rules;
 pub use session::State;
 use store::{ChangedGain, KeptGain, Revert};
-use times::HOUR_NS;
 
 /// Prefix lengths of groups, in IPv4 and IPv6.
 const GROUP_IPV4: u32 = 24;

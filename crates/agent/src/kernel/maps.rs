@@ -17,7 +17,7 @@ use thalweg_learner::{Host, HostKey};
 use thalweg_policy::Prefix;
 
 use super::Kernel;
-use crate::room::{Entry, surplus};
+use crate::eviction::{Entry, surplus};
 use crate::view::Counters;
 
 /// Records per page, unless a bucket of the kernel's table has more.

@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 use thalweg_bpf_types::raw;
 use thalweg_gain::{Arm, Finding, Group, Ledger, Scope, Side, advise_group};
 
+use super::durations::{HOUR_NS, LENGTH_MS};
 use super::event::is_own;
 use super::store::{ChangedGain, KeptGain};
-use super::times::{HOUR_NS, LENGTH_MS};
 use crate::kernel::ArmTable;
 use crate::view;
 

@@ -3,9 +3,9 @@
 use thalweg_gain::{Group, Groups, Row, Scope};
 
 use super::Gain;
+use super::durations::seconds;
 use super::groups::sorted;
 use super::store::Revert;
-use super::times::seconds;
 use crate::comparison::words::presented_row;
 use crate::comparison::{Against, found_in, judged};
 use crate::view::{self, GainGroup, GainRevert, GainRow};

@@ -10,11 +10,11 @@ use thalweg_gain::{Connection, Group, Part, Scope, Side};
 use thalweg_learner::HostKey;
 use thalweg_policy::Trial;
 
+use super::durations::{HOUR_NS, LENGTH_MS, REVERTED_MS, seconds};
+use super::evaluation::reason;
 use super::group_of;
-use super::look::reason;
 use super::present::{presented, presented_revert};
 use super::store::{ChangedGain, KeptGain, Revert};
-use super::times::{HOUR_NS, LENGTH_MS, REVERTED_MS, seconds};
 use crate::comparison::{Against, finding, found_in};
 use crate::overridden::Taken;
 use crate::view::{self, GainRule};

@@ -16,11 +16,11 @@ use thalweg_learner::Mode;
 use thalweg_units::prefix::Prefix;
 
 use super::advice::{Advice, Question, Source};
+use super::durations::LENGTH_MS;
 use super::metrics::Figures;
 use super::present::Asked;
 use super::rules::stored;
 use super::store::Revert;
-use super::times::LENGTH_MS;
 use super::{Drawn, Gain, api};
 use crate::api::answer::Answer;
 use crate::causes::Causes;

@@ -8,8 +8,8 @@ use thalweg_bpf_types::raw;
 use thalweg_gain::{Arm, Ledger, Limit, Limits, Scope, Side};
 
 use super::advice::Source;
+use super::durations::{HOUR_NS, LENGTH_MS};
 use super::store::KeptGain;
-use super::times::{HOUR_NS, LENGTH_MS};
 use super::{Advice, Drawn, Gain, Question};
 use crate::kernel::ArmTable;
 use crate::view;

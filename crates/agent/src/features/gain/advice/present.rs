@@ -7,9 +7,9 @@ use thalweg_gain::{
 };
 use thalweg_units::prefix::Prefix;
 
+use super::super::durations::seconds;
 use super::super::groups::sorted;
 use super::super::store::KeptGain;
-use super::super::times::seconds;
 use crate::comparison::words::{about, amount, direction, host_hours, known_in, presented_row};
 use crate::limits::{self, Buffers};
 use crate::view::{self, AdviceChoice, AdviceGroup};

@@ -9,7 +9,7 @@ use serde_json::Value;
 use thalweg_lab::host::Side;
 use thalweg_lab::units::Probability;
 
-use crate::prometheus::{is_there, promtool, scraped};
+use crate::prometheus_server::{is_there, promtool, scraped};
 use crate::tcp::{ask, own_address};
 use thalweg_testbed::{Bed, SmallDisk, manifest_path, plain, privileged, unique, wait_for};
 
@@ -82,11 +82,7 @@ fn prometheus_has_each_figure_and_tells_of_faults() {
     promtool(&["check", "rules", rules.to_str().unwrap()]);
     let series = manifest_path("crates/agent/tests/api/rules.test.yml");
     promtool(&["test", "rules", series.to_str().unwrap()]);
-    let fired = [
-        include_str!("monitoring.rs"),
-        include_str!("rules.test.yml"),
-    ]
-    .concat();
+    let fired = [include_str!("alerts.rs"), include_str!("rules.test.yml")].concat();
     let text = fs::read_to_string(rules).unwrap();
     for alert in text
         .lines()

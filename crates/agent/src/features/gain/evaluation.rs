@@ -3,8 +3,8 @@
 use thalweg_gain::{Comparison, Group, Row, Scope, Verdict};
 
 use super::Gain;
+use super::durations::{HOUR_NS, LENGTH_MS, REVERTED_MS};
 use super::store::Revert;
-use super::times::{HOUR_NS, LENGTH_MS, REVERTED_MS};
 use crate::comparison::{Against, finding, judged};
 
 /// Changes by an evaluation.
