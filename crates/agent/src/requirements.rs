@@ -114,7 +114,7 @@ requirements! {
 }
 
 requirements! {
-    /// What does without the learner.
+    /// Needs of the parts that work without the learner.
     OTHERS;
     "policies", (5, 15), [SockOps], Trial::NetnsCookie,
         "`thalweg policy apply`, `statistics` and `on.rtt` included",

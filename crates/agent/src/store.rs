@@ -95,9 +95,9 @@ pub struct Opened {
 /// A damaged store, renamed and kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SetAside {
-    /// Its present path.
+    /// Present path of the store set aside.
     pub path: PathBuf,
-    /// Its fault.
+    /// Fault of the store.
     pub reason: String,
 }
 

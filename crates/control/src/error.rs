@@ -54,10 +54,10 @@ pub enum Error {
     /// Another error.
     #[error(transparent)]
     Other(Box<dyn StdError + Send + Sync>),
-    /// What was done when another error came.
+    /// Action during which another error came.
     #[error(fmt = write_chain)]
     Context {
-        /// What was done.
+        /// Description of the action.
         context: String,
         /// The other error.
         source: Box<Error>,

@@ -72,7 +72,7 @@ pub struct Reply {
     /// Limit of each wait; `None`: no limit.
     timeout: Option<Duration>,
     body: Incoming,
-    /// What has arrived of the body and is not read.
+    /// Part of the body that has arrived and is not read.
     part: Bytes,
 }
 
