@@ -96,9 +96,7 @@ fn feature_routes(shared: &Shared) -> Router<Api> {
         for &(method, path) in feature.routes() {
             let turn = Arc::new(Mutex::new(()));
             let answer = async move |State(api): State<Api>, uri: Uri| {
-                let turn = turn.lock_owned().await;
-                api.always(move |shared| {
-                    let _turn = turn;
+                api.in_turn(turn, move |shared| {
                     let feature = &shared.statistics.features[index];
                     feature.answer(path, &uri, &shared.feature_context())
                 })

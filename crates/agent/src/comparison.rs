@@ -9,7 +9,7 @@ pub mod words;
 
 pub use fleet::Compared;
 
-use words::{about, amount, direction, host_hours, known_in, thousands};
+use words::{about, amount, direction, host_hours, known_in, thousands_text};
 
 /// Baseline of the treated connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +32,7 @@ impl Against {
 }
 
 /// Comparison and verdict of one row of a group.
-pub fn judged(group: &Group, scope: Scope, row: Row) -> (Comparison, Verdict) {
+pub fn judged_row(group: &Group, scope: Scope, row: Row) -> (Comparison, Verdict) {
     let index = row.index();
     let (control, treated) = (&group.control()[index], &group.treated()[index]);
     let comparison = compare_groups(control, treated, row_alpha(scope));
@@ -52,7 +52,7 @@ fn subject(row: Row) -> (String, &'static str) {
 
 /// Sentence of a difference, e.g. `Transfers take 18 % less time [12 %, 24 %] than in the
 /// control group of 1,204 host-hours`.
-pub fn finding(row: Row, comparison: &Comparison, against: Against) -> String {
+pub fn finding_sentence(row: Row, comparison: &Comparison, against: Against) -> String {
     let (subject, what) = subject(row);
     let effect = comparison.effect;
     let (low, high) = comparison.interval().unwrap_or((effect, effect));
@@ -81,7 +81,7 @@ pub fn found_in(all: Option<&Group>, age_s: Option<u64>, against: Against) -> St
         return "No connection has ended yet since the comparison began.".to_owned();
     };
     let judge = |row: Row| {
-        let (comparison, verdict) = judged(group, Scope::All, row);
+        let (comparison, verdict) = judged_row(group, Scope::All, row);
         (row, comparison, verdict)
     };
     let (_, time, _) = judge(Row::Time);
@@ -100,7 +100,7 @@ pub fn found_in(all: Option<&Group>, age_s: Option<u64>, against: Against) -> St
         .or_else(|| clearest(&|it| it.2 == Verdict::Better))
         .or_else(|| clearest(&|it| it.2 == Verdict::Worse));
     if let Some((row, comparison, _)) = found {
-        return format!("{}.", finding(row, &comparison, against));
+        return format!("{}.", finding_sentence(row, &comparison, against));
     }
     undecided(judge(Row::Time), age_s, against)
 }
@@ -117,7 +117,7 @@ fn undecided(
             return format!(
                 "Not known yet: {control} on one side and {} on the other are all alike, so \
                  nothing tells how much others may differ.",
-                thousands(comparison.treated)
+                thousands_text(comparison.treated)
             );
         }
         return match against {

@@ -81,11 +81,9 @@ impl Context<'_> {
     }
 
     /// The time on the store's clock, ms.
-    ///
-    /// # Errors
-    /// None that is known.
-    pub fn now_ms(&self) -> Result<i64> {
-        self.store(|store| Ok(store.now_ms(Moment::now())))
+    pub fn now_ms(&self) -> i64 {
+        let store = self.store.lock().unwrap_or_else(PoisonError::into_inner);
+        store.now_ms(Moment::now())
     }
 
     /// Limits of the connections of each network, the busiest first.
@@ -302,7 +300,7 @@ pub trait Feature: Send + Sync {
         Place::Learner
     }
     /// Names of the feature's files in the state directory.
-    fn files(&self) -> &'static [&'static str] {
+    fn state_files(&self) -> &'static [&'static str] {
         &[]
     }
     /// Begins a session with these settings, before the store is opened; `state` is the state

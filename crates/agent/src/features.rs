@@ -30,8 +30,12 @@ pub fn read_sections(root: &mut Section<'_>, place: Place) -> Sections {
 }
 
 /// Names of the features' files in the state directory.
-pub fn files() -> Vec<&'static str> {
-    all().iter().flat_map(|it| it.files()).copied().collect()
+pub fn state_files() -> Vec<&'static str> {
+    all()
+        .iter()
+        .flat_map(|it| it.state_files())
+        .copied()
+        .collect()
 }
 
 /// Names of the features with a list.

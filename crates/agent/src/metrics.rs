@@ -16,8 +16,7 @@ use thalweg_control::inventory::{RunningProgram, are_measured, or_note, running_
 use thalweg_control::policy::Report;
 use thalweg_control::policy::history::History;
 
-use crate::feature::MetricsWriter;
-use crate::feature::Place;
+use crate::feature::{MetricsWriter, Place};
 use crate::shared::Shared;
 use crate::statistics::{AgentStatistics, Counted};
 use crate::view;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use nix::sys::stat::{Mode, umask};
 use nix::unistd::AccessFlags;
 use thalweg_control::policy::PolicyPaths;
@@ -48,7 +48,7 @@ fn make_state_directory(path: &Path) -> Result<()> {
         .create(path)
         .with_context(|| format!("creating {}", path.display()))?;
     check_private(path)?;
-    Store::check_own(path, &features::files())?;
+    Store::check_own(path, &features::state_files())?;
     Ok(Store::make_private(path)?)
 }
 
@@ -231,12 +231,11 @@ impl Session {
         let state = &config.paths.state;
         let features = resources.statistics.features.iter();
         let sections = &config.features.0;
-        let features = features.filter_map(|it| Some((it, &**sections.get(it.name())?)));
+        let features = features.map(|it| (it, &*sections[it.name()]));
         for (feature, settings) in features.clone() {
             feature.begin(settings, state)?;
         }
-        let opened = Store::open(&config.paths.state, &system::boot_id()?, Moment::now())?;
-        let mut opened = opened;
+        let mut opened = Store::open(state, &system::boot_id()?, Moment::now())?;
         let remembered = opened.store.arm_names(config.params().mode)?;
         let salt = match config.control.salt {
             Some(salt) => salt,
@@ -333,10 +332,13 @@ impl Session {
                     .name(format!("{name}-agent"))
                     .spawn_scoped(scope, || work(&*shared))
             });
-            let threads = threads.collect::<std::io::Result<Vec<_>>>()?;
-            let kept = event_loop.run();
+            let threads = threads.collect::<std::io::Result<Vec<_>>>();
+            let kept = match &threads {
+                Ok(_) => event_loop.run(),
+                Err(error) => Err(anyhow!("a thread of a feature cannot be started: {error}")),
+            };
             shared.stop();
-            for thread in threads {
+            for thread in threads.into_iter().flatten() {
                 // A panic is reported as a problem already.
                 drop(thread.join());
             }

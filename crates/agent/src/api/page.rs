@@ -68,14 +68,14 @@ const HEADERS: [(header::HeaderName, &str); 4] = [
 
 /// Routes to the page and its files.
 pub(super) fn routes<S: Clone + Send + Sync + 'static>() -> Router<S> {
-    let files = files().into_iter();
+    let files = page_files().into_iter();
     files.fold(Router::new(), |router, (path, kind, text)| {
-        router.route(&path, get(async move || file(kind, text)))
+        router.route(&path, get(async move || file_response(kind, text)))
     })
 }
 
 /// Path, type and text of each file.
-fn files() -> Vec<(String, &'static str, Cow<'static, str>)> {
+fn page_files() -> Vec<(String, &'static str, Cow<'static, str>)> {
     let own = FILES.map(|(path, kind, text)| (path.to_owned(), kind, Cow::from(text)));
     let (mut files, mut links, mut bodies) = (Vec::from(own), String::new(), Vec::new());
     for feature in features::all() {
@@ -92,7 +92,7 @@ fn files() -> Vec<(String, &'static str, Cow<'static, str>)> {
     files
 }
 
-fn file(kind: &'static str, text: Cow<'static, str>) -> Response<Body> {
+fn file_response(kind: &'static str, text: Cow<'static, str>) -> Response<Body> {
     let mut answer = Response::new(Body::from(text));
     let headers = answer.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
@@ -108,7 +108,7 @@ mod tests {
 
     #[test]
     fn the_page_names_only_files_that_are_there() {
-        let files = files();
+        let files = page_files();
         let text = |path: &str| files.iter().find(|file| file.0 == path).map(|file| &file.2);
         let page = text("/").unwrap();
         assert!(!page.contains("of features -->"));
@@ -128,7 +128,7 @@ mod tests {
 
     #[test]
     fn the_page_is_small() {
-        let files = files();
+        let files = page_files();
         let bytes: usize = files[..FILES.len()].iter().map(|file| file.2.len()).sum();
         assert!(bytes < 60_000, "{bytes}");
         // Scripts of features are loaded once their views are opened.

@@ -54,6 +54,11 @@ impl Counted {
     }
 }
 
+fn busy() -> Failure {
+    let text = "the agent is busy with other requests; try again".to_string();
+    Failure(StatusCode::SERVICE_UNAVAILABLE, text)
+}
+
 impl Api {
     pub(super) fn new(shared: Arc<Shared>) -> Self {
         Self {
@@ -74,8 +79,23 @@ impl Api {
     ) -> Answer<T> {
         let turn = timeout(TURN, Arc::clone(&self.turns).acquire_owned());
         let Ok(Ok(turn)) = turn.await else {
-            let text = "the agent is busy with other requests; try again".to_string();
-            return Err(Failure(StatusCode::SERVICE_UNAVAILABLE, text));
+            return Err(busy());
+        };
+        self.always(move |shared| {
+            let _turn = turn;
+            action(shared)
+        })
+        .await
+    }
+
+    /// Runs work that waits for other work of the same turn alone.
+    pub(super) async fn in_turn<T: Send + 'static>(
+        &self,
+        turn: Arc<Mutex<()>>,
+        action: impl FnOnce(&Shared) -> Answer<T> + Send + 'static,
+    ) -> Answer<T> {
+        let Ok(turn) = timeout(TURN, turn.lock_owned()).await else {
+            return Err(busy());
         };
         self.always(move |shared| {
             let _turn = turn;

@@ -57,7 +57,7 @@ pub fn direction(effect: f64) -> &'static str {
 pub fn host_hours(count: u64) -> String {
     match count {
         1 => "1 host-hour".to_owned(),
-        count => format!("{} host-hours", thousands(count)),
+        count => format!("{} host-hours", thousands_text(count)),
     }
 }
 
@@ -69,7 +69,7 @@ fn short(value: f64) -> String {
     }
 }
 
-pub fn thousands(count: u64) -> String {
+pub fn thousands_text(count: u64) -> String {
     let digits = count.to_string();
     let mut text = String::new();
     for (place, digit) in digits.chars().enumerate() {
@@ -99,7 +99,7 @@ mod tests {
     fn figures_are_short() {
         let numbers = [0.0, 0.123, 1.25, 9.96, 1234.5].map(short);
         assert_eq!(numbers, ["0.00", "0.12", "1.2", "10", "1234"]);
-        let counts = [7, 999, 1_204, 1_000_000].map(thousands);
+        let counts = [7, 999, 1_204, 1_000_000].map(thousands_text);
         assert_eq!(counts, ["7", "999", "1,204", "1,000,000"]);
         let times = [60, 7_199, 7_200, 200_000].map(about);
         assert_eq!(times, ["1 minutes", "120 minutes", "2 hours", "3 days"]);

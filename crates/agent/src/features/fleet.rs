@@ -130,7 +130,7 @@ impl Feature for State {
         Place::Agent
     }
 
-    fn files(&self) -> &'static [&'static str] {
+    fn state_files(&self) -> &'static [&'static str] {
         &["agent.nk", policy::FILE_NAME]
     }
 

@@ -129,7 +129,7 @@ fn learner_cgroup(pin: &Path) -> Option<u64> {
 fn own_place(global: &Global) -> Result<(PolicyPaths, History)> {
     let config = global.effective_config()?;
     if config.paths.state.exists() {
-        Store::check_own(&config.paths.state, &features::files())?;
+        Store::check_own(&config.paths.state, &features::state_files())?;
     }
     paths_and_history(global, config)
 }

@@ -110,13 +110,13 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
 /// standard error. `RUST_LOG` sets the filter, by default `info` and above, but nothing of the NATS client:
 /// the agent tells of its faults.
 fn start_logging() {
-    let asked = std::env::var("RUST_LOG")
-        .ok()
-        .and_then(|text| text.parse().ok());
-    let filter: Targets = asked.unwrap_or_else(|| {
-        let all = Targets::new().with_default(LevelFilter::INFO);
-        all.with_target("async_nats", LevelFilter::OFF)
-    });
+    let asked = std::env::var("RUST_LOG").unwrap_or_default();
+    let default = "info,async_nats=off";
+    let text = if asked.is_empty() { default } else { &asked };
+    // Spans and fields, in brackets, would be part of a target's name.
+    let parsed = text.parse().ok().filter(|_| !text.contains(['[', '{']));
+    let is_faulty = parsed.is_none();
+    let filter: Targets = parsed.unwrap_or_else(|| Targets::new().with_default(LevelFilter::INFO));
     let journal = journal::is_standard_error()
         // A container may have the stream and not the socket.
         .then(|| tracing_journald::layer().ok())
@@ -138,4 +138,9 @@ fn start_logging() {
         .with(journal)
         .with(standard_error)
         .init();
+    if is_faulty {
+        thalweg_terminal::output::print_warning(&format!(
+            "RUST_LOG: found {asked:?}, expected levels by target, such as {default}"
+        ));
+    }
 }

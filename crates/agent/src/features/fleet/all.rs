@@ -12,8 +12,8 @@ use super::view::{
     FleetAgent, FleetAgents, FleetComparison, FleetGain, FleetLeftOut, FleetProgress, FleetSilent,
     FleetSpread,
 };
-use crate::comparison::words::{presented_row, thousands};
-use crate::comparison::{Against, found_in, judged};
+use crate::comparison::words::{presented_row, thousands_text};
+use crate::comparison::{Against, found_in, judged_row};
 use crate::view::GainRow;
 
 /// Age from which an agent is silent: of its statuses every ten minutes two were lost, the third is
@@ -191,7 +191,7 @@ fn of_agents(pool: &Pool, rule: Option<&str>) -> FleetComparison {
     let agents = pool.agent_count() as u64;
     let found = found_in(Some(&group), None, against);
     let rows = Row::MEASURES.into_iter().filter_map(|row| {
-        let (comparison, verdict) = judged(&group, Scope::All, row);
+        let (comparison, verdict) = judged_row(&group, Scope::All, row);
         let shown = || {
             let row = presented_row(row, &comparison, verdict, 0);
             GainRow {
@@ -221,7 +221,7 @@ fn of_agents(pool: &Pool, rule: Option<&str>) -> FleetComparison {
     let mut summary = match agents {
         0 => "No agent tells of connections that can be compared yet.".to_owned(),
         1 => format!("1 agent: {found}"),
-        _ => format!("{} agents: {found}", thousands(agents)),
+        _ => format!("{} agents: {found}", thousands_text(agents)),
     };
     if let [only] = hinges_on[..] {
         let without = found_in(Some(&pool.group_without(only)), None, against);

@@ -110,7 +110,7 @@ impl Advice {
         });
         tried
             .filter(|(_, choice)| matches!(choice.found, Finding::Worse | Finding::AtAPrice(_)))
-            .map(|(arm, choice)| (arm, present::finding(choice, self.system())))
+            .map(|(arm, choice)| (arm, present::finding_sentence(choice, self.system())))
             .collect()
     }
 

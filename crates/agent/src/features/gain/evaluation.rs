@@ -5,7 +5,7 @@ use thalweg_gain::{Comparison, Group, Row, Scope, Verdict};
 use super::Gain;
 use super::durations::{HOUR_NS, LENGTH_MS, REVERTED_MS};
 use super::store::Revert;
-use crate::comparison::{Against, finding, judged};
+use crate::comparison::{Against, finding_sentence, judged_row};
 
 /// Changes by an evaluation.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -20,9 +20,9 @@ pub struct Looked {
 
 /// The first row that is a reason to revert a group.
 pub(super) fn reason(group: &Group, scope: Scope) -> Option<(Row, Comparison)> {
-    let (time, _) = judged(group, scope, Row::Time);
+    let (time, _) = judged_row(group, scope, Row::Time);
     Row::all().take(scope.row_count()).find_map(|row| {
-        let (comparison, _) = judged(group, scope, row);
+        let (comparison, _) = judged_row(group, scope, row);
         Verdict::is_reason_to_revert(&comparison, row, &time).then_some((row, comparison))
     })
 }
@@ -102,7 +102,7 @@ impl Gain {
                     arm,
                     since_ms: now_ms,
                     until_ms: now_ms + REVERTED_MS,
-                    why: finding(row, &comparison, Against::Control),
+                    why: finding_sentence(row, &comparison, Against::Control),
                 });
             }
         }

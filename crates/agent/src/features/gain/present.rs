@@ -7,7 +7,7 @@ use super::durations::seconds;
 use super::groups::sorted;
 use super::store::Revert;
 use crate::comparison::words::presented_row;
-use crate::comparison::{Against, found_in, judged};
+use crate::comparison::{Against, found_in, judged_row};
 use crate::view::{self, GainGroup, GainRevert, GainRow};
 
 /// Query of the gain, with the state that the response needs.
@@ -75,7 +75,7 @@ fn rows(group: &Group, scope: Scope, age_s: u64) -> Vec<GainRow> {
     Row::all()
         .take(scope.row_count())
         .filter_map(|row| {
-            let (comparison, verdict) = judged(group, scope, row);
+            let (comparison, verdict) = judged_row(group, scope, row);
             if comparison.control + comparison.treated == 0 {
                 return None;
             }

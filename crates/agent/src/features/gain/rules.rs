@@ -15,7 +15,7 @@ use super::evaluation::reason;
 use super::group_of;
 use super::present::{presented, presented_revert};
 use super::store::{ChangedGain, KeptGain, Revert};
-use crate::comparison::{Against, finding, found_in};
+use crate::comparison::{Against, finding_sentence, found_in};
 use crate::overridden::Taken;
 use crate::view::{self, GainRule};
 
@@ -292,7 +292,7 @@ fn worse(kept: &KeptGain, now_ms: i64) -> Option<Revert> {
         arm: None,
         since_ms: now_ms,
         until_ms: now_ms + REVERTED_MS,
-        why: finding(row, &comparison, Against::LeftAlone),
+        why: finding_sentence(row, &comparison, Against::LeftAlone),
     })
 }
 

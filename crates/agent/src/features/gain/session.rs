@@ -309,7 +309,7 @@ impl State {
 
     /// Makes the kernel's policy and the problems agree with the suspended rules.
     fn put_rules_in_force(&self, context: &Context<'_>) -> Result<()> {
-        let now_ms = context.now_ms()?;
+        let now_ms = context.now_ms();
         let reverts = context.kernel.setup().reverts;
         let suspended = self.gain(|gain| gain.rules.suspended(now_ms, reverts));
         if let Some(policy) = self.gain(|gain| gain.rules.policy().cloned()) {
@@ -330,7 +330,7 @@ impl State {
 
     /// Ends all reverts; returns their number.
     pub fn resume(&self, context: &Context<'_>) -> Result<usize> {
-        let now_ms = context.now_ms()?;
+        let now_ms = context.now_ms();
         let ended = self.gain(|gain| gain.resume(now_ms));
         for revert in &ended {
             tracing::info!("{} again, on request", given_back(revert));
@@ -378,7 +378,7 @@ impl State {
         let setup = context.kernel.setup();
         let asked = Asked {
             scope,
-            now_ms: context.now_ms()?,
+            now_ms: context.now_ms(),
             events_dropped: context.kernel.counters()?.events_dropped,
             dry_run: setup.dry_run,
             advises: setup.advise.only,
@@ -399,7 +399,7 @@ impl State {
         let question = Question {
             scope,
             prefix,
-            now_ms: context.now_ms()?,
+            now_ms: context.now_ms(),
             events_dropped: context.kernel.counters()?.events_dropped,
             source: match () {
                 () if setup.advise.only => Source::Advice {
@@ -429,13 +429,13 @@ impl State {
             Some(policy) => policy.lost_outcomes(pin)?,
             None => 0,
         };
-        let now_ms = context.now_ms()?;
+        let now_ms = context.now_ms();
         Ok(self.gain(|gain| gain.rules.view(name, scope, now_ms, lost)))
     }
 
     /// Comparisons of all rules.
     fn rule_views(&self, context: &Context<'_>) -> Result<Vec<view::Gain>> {
-        let now_ms = context.now_ms()?;
+        let now_ms = context.now_ms();
         Ok(self.gain(|gain| gain.rules.views(now_ms)))
     }
 }

@@ -292,7 +292,7 @@ fn arm(choice: &Choice, scope: Scope, name: &str) -> Option<String> {
 }
 
 /// Sentence of a trial's finding.
-pub(super) fn finding(choice: &Choice, system: &str) -> String {
+pub(super) fn finding_sentence(choice: &Choice, system: &str) -> String {
     said(choice, Scope::All, "", system)
 }
 
