@@ -106,6 +106,12 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
     })
 }
 
+/// The filter of a text; `None`: it has faults. Spans and fields, in brackets, would be part of a
+/// target's name.
+fn parse_filter(text: &str) -> Option<Targets> {
+    text.parse().ok().filter(|_| !text.contains(['[', '{']))
+}
+
 /// Logs to the journal, with fields and levels, where standard error goes there anyway; else to
 /// standard error. `RUST_LOG` sets the filter, by default `info` and above, but nothing of the NATS client:
 /// the agent tells of its faults.
@@ -113,8 +119,7 @@ fn start_logging() {
     let asked = std::env::var("RUST_LOG").unwrap_or_default();
     let default = "info,async_nats=off";
     let text = if asked.is_empty() { default } else { &asked };
-    // Spans and fields, in brackets, would be part of a target's name.
-    let parsed = text.parse().ok().filter(|_| !text.contains(['[', '{']));
+    let parsed = parse_filter(text);
     let is_faulty = parsed.is_none();
     let filter: Targets = parsed.unwrap_or_else(|| Targets::new().with_default(LevelFilter::INFO));
     let journal = journal::is_standard_error()
@@ -142,5 +147,16 @@ fn start_logging() {
         thalweg_terminal::output::print_warning(&format!(
             "RUST_LOG: found {asked:?}, expected levels by target, such as {default}"
         ));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn filter_has_targets_and_levels_alone() {
+        assert!(super::parse_filter("info,thalweg_agent::discovery=debug").is_some());
+        for faulty in ["a=inof", "info[", "a[span]=debug", "[{host=x}]"] {
+            assert!(super::parse_filter(faulty).is_none(), "{faulty}");
+        }
     }
 }
