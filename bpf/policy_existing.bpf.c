@@ -155,7 +155,7 @@ static __always_inline int set_int(struct tcp_sock *tp, const struct thalweg_pol
 
 	if (op->level == SOL_TCP && op->name == TCP_BPF_IW)
 		return NOTHING;
-	if (is_stricter(tp, op))
+	if (is_stricter(tp, tp, op))
 		return LEFT;
 	/* It resets the slow-start threshold each time. */
 	if (op->level == SOL_TCP && op->name == TCP_BPF_SNDCWND_CLAMP &&
@@ -169,6 +169,7 @@ static __always_inline int set_int(struct tcp_sock *tp, const struct thalweg_pol
 	error = bpf_setsockopt(tp, op->level, op->name, &value, sizeof(value));
 	if (error)
 		return error;
+	remember_cap(tp, op);
 	if (keeps)
 		bpf_setsockopt(tp, SOL_SOCKET, SO_PRIORITY, &priority, sizeof(priority));
 	if (known && !bpf_getsockopt(tp, op->level, op->name, &after, sizeof(after)) &&

@@ -45,6 +45,18 @@ static __always_inline void own_window(struct bpf_sock_ops *ops)
 		*arms |= THALWEG_OWNED_WINDOW;
 }
 
+/* Whether a socket without a mark got its congestion control before the programs were attached. */
+static __always_inline int is_chosen_before(struct bpf_sock *sk)
+{
+#ifdef THALWEG_KERNEL_BTF
+	struct tcp_sock *tp = bpf_skc_to_tcp_sock(sk);
+
+	return tp && is_chosen(tp);
+#else
+	return 0;
+#endif
+}
+
 /*
  * Restricts the learner to a set of arms for the socket, unless the application has chosen.
  * Returns whether it did.
@@ -60,7 +72,7 @@ static __always_inline int learn_from(struct bpf_sock_ops *ops, __u32 set)
 		return 0;
 	mask = *from;
 	from = bpf_sk_storage_get(&owned, sk, 0, 0);
-	if (from && is_applications(*from))
+	if (from ? is_applications(*from) : is_chosen_before(sk))
 		return 0;
 	from = bpf_sk_storage_get(&owned, sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
 	if (!from)
@@ -187,7 +199,7 @@ VERIFIED_ONCE int carry_out_one(struct bpf_sock_ops *ops, struct thalweg_policy_
 	op = &flow->ops[place];
 	if (!(op->stages & 1u << (stage & 7)))
 		return 0;
-	/* A setting from before the SYN now counts as the application's. */
+	/* Carried out before the SYN. */
 	if (ops->op == BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB &&
 	    op->stages & 1u << THALWEG_STAGE_CONNECT)
 		return 0;
@@ -197,10 +209,12 @@ VERIFIED_ONCE int carry_out_one(struct bpf_sock_ops *ops, struct thalweg_policy_
 		if ((op->level == SOL_IP || op->level == SOL_IPV6) &&
 		    op->level == (is_ipv4(ops) ? SOL_IPV6 : SOL_IP))
 			return 0;
-		/* Later stages may raise what an earlier one of the rule has set. */
-		if (stage <= THALWEG_STAGE_ESTABLISHED && is_stricter(ops, op))
+		/* Later stages set what they say. */
+		if (stage <= THALWEG_STAGE_ESTABLISHED && is_stricter(ops, ops->sk, op))
 			return 0;
 		error = set_int(ops, flow, op);
+		if (!error)
+			remember_cap(ops->sk, op);
 		break;
 	case THALWEG_OP_SET_TEXT:
 		error = set_text(ops, op);

@@ -111,6 +111,14 @@ static __always_inline void let_alone(void *sk)
 			THALWEG_OWNED_WINDOW;
 }
 
+/* Sockets on which a policy has set a cap. */
+struct {
+	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC | BPF_F_CLONE);
+	__type(key, int);
+	__type(value, struct thalweg_policy_caps);
+} caps SEC(".maps");
+
 #define COUNT_MISSED(what)                                                             \
 	do {                                                                           \
 		__u32 only = 0;                                                        \
@@ -175,16 +183,35 @@ __noinline int op_of(struct thalweg_policy_flow *flow, __u32 kind)
 }
 
 /*
- * Whether a socket has a lower value than an operation that is a cap: an application's, since
- * lower is stricter. Kernels before 6.1 cannot read most options here: then it is not known.
+ * Whether the application has set a lower value than an operation that is a cap: lower is stricter.
+ * What a policy set before is not the application's. Kernels before 6.1 cannot read most options
+ * here: then it is not known.
  */
-static __always_inline int is_stricter(void *ctx, const struct thalweg_policy_op *op)
+static __always_inline int is_stricter(void *ctx, void *sk, const struct thalweg_policy_op *op)
 {
+	struct thalweg_policy_caps *set;
 	__u32 own = 0;
 
-	if (!op->text || bpf_getsockopt(ctx, op->level, op->name, &own, sizeof(own)))
+	if (!op->text || op->text == THALWEG_CAP_OVERRIDES || !sk)
 		return 0;
-	return own + 1 != op->text && own < op->value;
+	if (bpf_getsockopt(ctx, op->level, op->name, &own, sizeof(own)))
+		return 0;
+	if (own + 1 == op->text || own >= op->value)
+		return 0;
+	set = bpf_sk_storage_get(&caps, sk, 0, 0);
+	return !set || set->values[op->name % THALWEG_CAPS] != own;
+}
+
+/* Remembers the value of a cap that was set. */
+static __always_inline void remember_cap(void *sk, const struct thalweg_policy_op *op)
+{
+	struct thalweg_policy_caps *set;
+
+	if (!op->text || !sk)
+		return;
+	set = bpf_sk_storage_get(&caps, sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
+	if (set)
+		set->values[op->name % THALWEG_CAPS] = op->value;
 }
 
 /* The callbacks for a flow's later stages. */

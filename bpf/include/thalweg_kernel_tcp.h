@@ -101,6 +101,7 @@ struct tcp_congestion_ops {
 struct inet_connection_sock {
 	const struct tcp_congestion_ops *icsk_ca_ops;
 	__u8 icsk_ca_state : 5;
+	__u8 icsk_ca_setsockopt : 1; /* somebody set it: an application or a program */
 };
 
 struct minmax_sample {
@@ -152,6 +153,17 @@ struct bpf_iter__tcp {
 static __always_inline int is_of_mptcp(const struct tcp_sock *tp)
 {
 	return bpf_core_field_exists(tp->is_mptcp) && tp->is_mptcp;
+}
+
+/*
+ * Whether an application or a program set the socket's congestion control, or that of the listener
+ * that accepted it.
+ */
+static __always_inline int is_chosen(const struct tcp_sock *tp)
+{
+	const struct inet_connection_sock *icsk = (const struct inet_connection_sock *)tp;
+
+	return BPF_CORE_READ_BITFIELD(icsk, icsk_ca_setsockopt);
 }
 
 #endif

@@ -34,7 +34,7 @@
 #include <linux/types.h>
 
 /* Version of everything below that is pinned; raised when a layout or a meaning changes. */
-#define THALWEG_POLICY_VERSION 3
+#define THALWEG_POLICY_VERSION 4
 /* Rules of one policy after compilation (a rule counts once per remote prefix). */
 #define THALWEG_POLICY_MAX_RULES 65536
 /* Rules compared with one flow; a policy that could need more is refused. */
@@ -112,11 +112,21 @@ struct thalweg_policy_op {
 	__u16 level; /* of setsockopt: SOL_SOCKET, SOL_TCP, SOL_IP, SOL_IPV6 */
 	__u16 name; /* of setsockopt */
 	/*
-	 * SET_TEXT: index into the texts. SET_INT: 0 sets the value; else the value is a cap, which
-	 * leaves an application's lower one, and this is 1 + the value that means none.
+	 * SET_TEXT: index into the texts. SET_INT: not 0 if the value is a cap, which leaves an
+	 * application's lower one: 1 + the value that means none, or THALWEG_CAP_OVERRIDES.
 	 */
 	__u16 text;
 	__u32 value;
+};
+
+/* A cap that leaves no application's value. */
+#define THALWEG_CAP_OVERRIDES 0xffff
+/* Caps that policies set on a socket, by the option's name modulo this. */
+#define THALWEG_CAPS 16
+
+/* Values of caps that policies set on a socket, or on the listener that accepted it; 0: none. */
+struct thalweg_policy_caps {
+	__u32 values[THALWEG_CAPS];
 };
 
 enum thalweg_policy_rule_flag {

@@ -7,7 +7,7 @@ pub const THALWEG_MODEL_LAYERS: u32 = 3;
 pub const THALWEG_MODEL_NODES: u32 = 2048;
 pub const THALWEG_MODEL_TREES: u32 = 128;
 pub const THALWEG_MODEL_DEPTH: u32 = 16;
-pub const THALWEG_POLICY_VERSION: u32 = 3;
+pub const THALWEG_POLICY_VERSION: u32 = 4;
 pub const THALWEG_POLICY_MAX_RULES: u32 = 65536;
 pub const THALWEG_POLICY_MAX_CANDIDATES: u32 = 64;
 pub const THALWEG_POLICY_MAX_OPS: u32 = 16;
@@ -24,6 +24,8 @@ pub const THALWEG_POLICY_NONE: u32 = 4294967295;
 pub const THALWEG_OPTION_KIND: u32 = 253;
 pub const THALWEG_OPTION_LENGTH: u32 = 8;
 pub const THALWEG_OPTION_MAGIC: u32 = 21591;
+pub const THALWEG_CAP_OVERRIDES: u32 = 65535;
+pub const THALWEG_CAPS: u32 = 16;
 pub const THALWEG_POLICY_OVER: i32 = -1;
 pub const THALWEG_POLICY_CALLBACKS: u32 = 16;
 pub const THALWEG_POLICY_EXISTING: u32 = 8;
@@ -319,6 +321,18 @@ const _: () = {
         [::std::mem::offset_of!(thalweg_policy_op, text) - 6usize];
     ["Offset of field: thalweg_policy_op::value"]
         [::std::mem::offset_of!(thalweg_policy_op, value) - 8usize];
+};
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct thalweg_policy_caps {
+    pub values: [__u32; 16usize],
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of thalweg_policy_caps"][::std::mem::size_of::<thalweg_policy_caps>() - 64usize];
+    ["Alignment of thalweg_policy_caps"][::std::mem::align_of::<thalweg_policy_caps>() - 4usize];
+    ["Offset of field: thalweg_policy_caps::values"]
+        [::std::mem::offset_of!(thalweg_policy_caps, values) - 0usize];
 };
 pub const THALWEG_RULE_NEVER: thalweg_policy_rule_flag = 1;
 pub const THALWEG_RULE_ACTIVE: thalweg_policy_rule_flag = 2;

@@ -45,7 +45,8 @@ use pins::{HEAD, PROGRAM, Pins, RunningPolicy};
 use tables::Tables;
 
 /// Maps that all policies share. `owned` is also the learner's, and is beside its pins.
-const SHARED: [&str; 7] = [
+const SHARED: [&str; 8] = [
+    maps::CAPS,
     maps::TEXTS,
     maps::FAILURES,
     maps::HANDSHAKES,

@@ -229,8 +229,10 @@ impl<'p> Compiler<'p> {
         match &action.value {
             Value::Number(value) => {
                 op.value = *value;
-                let cap = action.key.cap.filter(|_| !rule.overrides);
-                op.text = cap.map_or(0, |none| none + 1);
+                op.text = action.key.cap.map_or(0, |none| match rule.overrides {
+                    true => raw::THALWEG_CAP_OVERRIDES as u16,
+                    false => none + 1,
+                });
             }
             Value::Text(text) => op.text = self.text_index(rule, text),
             // The rule's own congestion control stays, whatever their order: set 0 has no arms.

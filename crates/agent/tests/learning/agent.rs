@@ -269,6 +269,57 @@ for own in (b"cubic", b""):
 
 #[test]
 #[cfg_attr(not(privileged), ignore = "needs root")]
+fn a_choice_made_before_the_agent_started_is_left_alone() {
+    if !privileged() {
+        return;
+    }
+    if !std::fs::exists("/sys/kernel/btf/vmlinux").unwrap() {
+        thalweg_testbed::skip("this kernel has no BTF");
+        return;
+    }
+    let mut bed = Bed::new(&plain("ownbefore"), "");
+    let address = bed.server_address();
+    // The default's name on both sides, which no comparison of names could show.
+    let server = r#"
+import socket, sys
+listeners = []
+for port, own in ((5003, b"cubic"), (5004, b"")):
+    listener = socket.socket()
+    if own:
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, own)
+    listener.bind((sys.argv[1], port))
+    listener.listen()
+    listeners.append(listener)
+print("listening", flush=True)
+for listener in listeners:
+    for _ in range(2):
+        connection = listener.accept()[0]
+        connection.sendall(bytes(1000000))
+        connection.shutdown(socket.SHUT_WR)
+        connection.recv(1)
+        connection.close()
+print("served", flush=True)
+"#;
+    let mut server = bed.python(Side::Server, server, &[&address, "5003"]);
+    assert_eq!(server.line(), "listening");
+    bed.start();
+    let client = r#"
+import socket, sys
+for port in (5003, 5003, 5004, 5004):
+    connection = socket.create_connection((sys.argv[1], port))
+    while connection.recv(1 << 20):
+        pass
+    connection.close()
+"#;
+    bed.python(Side::Client, client, &[&address]).finish();
+    assert_eq!(server.line(), "served");
+    bed.counter_reaches("established", 8);
+    assert_eq!(bed.counter("app_owned"), 2, "those of the first listener");
+    bed.counter_reaches("scored", 2);
+}
+
+#[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn ipv4_ipv6_and_mapped_addresses_have_the_right_keys() {
     if !privileged() {
         return;

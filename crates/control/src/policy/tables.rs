@@ -19,7 +19,9 @@ const OPS_MAX: usize = raw::THALWEG_POLICY_MAX_OPS as usize;
 /// namespace.
 fn default_value(op: &raw::thalweg_policy_op) -> Option<u16> {
     // In place of a text's number caps have one above that value.
-    let is_cap = u32::from(op.kind) == raw::THALWEG_OP_SET_INT && op.text != 0;
+    let is_cap = u32::from(op.kind) == raw::THALWEG_OP_SET_INT
+        && op.text != 0
+        && u32::from(op.text) != raw::THALWEG_CAP_OVERRIDES;
     let name = match (i32::from(op.level), i32::from(op.name)) {
         (libc::SOL_TCP, libc::TCP_KEEPIDLE) => "tcp_keepalive_time",
         (libc::SOL_TCP, libc::TCP_KEEPINTVL) => "tcp_keepalive_intvl",

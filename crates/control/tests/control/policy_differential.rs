@@ -12,15 +12,6 @@ use thalweg_testbed::{Bed, Traffic, privileged};
 
 const TOS: &str = "tos";
 const PRIORITY: &str = "priority";
-/// Settings of which the stricter value stays.
-const CAPS: [&str; 6] = [
-    "user_timeout",
-    "notsent_lowat",
-    "max_pacing_rate",
-    "keepalive_idle",
-    "keepalive_interval",
-    "keepalive_count",
-];
 const PORTS: &[u16] = &[5001, 5002, 5003, 5004];
 const CLIENTS: &[&str] = &["10.71.1.1", "10.71.2.1", "fd71:1::1", "fd71:2::1"];
 const SERVERS: &[&str] = &["10.71.1.2", "10.71.2.2", "fd71:1::2", "fd71:2::2"];
@@ -123,16 +114,7 @@ fn expected(
                 continue;
             }
             let value = setting.values[*value].1.to_owned();
-            // An accepted socket has its listener's value, and a stricter one stays.
-            let is_stricter = |before: &&str| {
-                let numbers = before.parse::<u64>().ok().zip(value.parse::<u64>().ok());
-                numbers.is_some_and(|(before, now)| before < now)
-            };
-            let before = (listened.iter())
-                .filter(|(other, _)| other == place && CAPS.contains(&setting.key))
-                .map(|(_, value)| setting.values[*value].1)
-                .find(is_stricter);
-            values[*place] = Some(before.map_or(value.clone(), str::to_owned));
+            values[*place] = Some(value);
             // The kernel derives the priority from the type of service.
             if setting.key == TOS && !has(PRIORITY) {
                 let priority = SETTINGS.iter().position(|other| other.key == PRIORITY);

@@ -88,6 +88,52 @@ fn existing(bed: &Bed, rule: &str) -> [u64; 5] {
     })
 }
 
+/// A server's connection; for each line it prints its time-out. After the fifth it sets its own.
+const TIMEOUT: &str = r#"
+import socket, sys
+listener = socket.create_server((sys.argv[1], 5004))
+print("listening", flush=True)
+connection = listener.accept()[0]
+for number, _ in enumerate(sys.stdin):
+    if number == 4:
+        connection.setsockopt(socket.IPPROTO_TCP, 18, 7000)
+    print(connection.getsockopt(socket.IPPROTO_TCP, 18), flush=True)
+"#;
+
+#[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
+fn a_cap_raises_what_an_earlier_policy_set_and_leaves_an_applications() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(&plain("capraise"), "");
+    let address = bed.server_address();
+    let cap = |seconds: u32, more: &str| {
+        rules(&format!(
+            "[[rule]]\nname = \"all\"\n{more}match.direction = \"passive\"\n\
+             on.listen = {{ user_timeout = \"5s\" }}\n\
+             set = {{ user_timeout = \"{seconds}s\" }}\n"
+        ))
+    };
+    bed.apply(&cap(20, ""));
+    let mut server = bed.python(Side::Server, TIMEOUT, &[&address]);
+    assert_eq!(server.line(), "listening");
+    let client = "import socket, sys; open_ = socket.create_connection((sys.argv[1], 5004)); \
+                  sys.stdin.readline()";
+    let _client = bed.python(Side::Client, client, &[&address]);
+    // The listener's value is a policy's, too.
+    assert_eq!(ask(&mut server), "20000");
+    for (seconds, more) in [(40, ""), (10, "override = true\n"), (60, "")] {
+        let said = apply(&bed, &cap(seconds, more), &["--existing"]);
+        assert_eq!(ask(&mut server), (seconds * 1000).to_string(), "{said}");
+        assert_eq!(existing(&bed, "all"), [1, 1, 0, 0, 0], "{said}");
+    }
+    assert_eq!(ask(&mut server), "7000");
+    let said = apply(&bed, &cap(90, ""), &["--existing"]);
+    assert_eq!(ask(&mut server), "7000");
+    assert_eq!(existing(&bed, "all"), [1, 0, 0, 1, 0], "{said}");
+}
+
 #[test]
 #[cfg_attr(not(privileged), ignore = "needs root")]
 fn open_connections_get_what_new_ones_would() {
