@@ -347,7 +347,7 @@ impl Exchange {
                 let is_new = self
                     .statuses
                     .note_bucket(&link.open_bucket(Bucket::Status).await?);
-                if !is_new && is_of_another(&fault.text, own) {
+                if !is_new && is_of_another(&fault.text, own) && !is_deleted(link, agent).await? {
                     self.other_wrote = Some(Instant::now());
                     self.shared.update_state(|state| state.is_shared = true);
                 }
@@ -468,6 +468,14 @@ fn is_over(seen: Option<Instant>, now: Instant, silence: Duration) -> bool {
 /// Messages of others come later: an earlier one is what is left where a server lost its last messages.
 fn is_of_another(refusal: &str, own: Option<u64>) -> bool {
     last_sequence(refusal).is_none_or(|last| own.is_none_or(|own| last > own))
+}
+
+/// Whether an agent's status was deleted, as operators do.
+async fn is_deleted(link: &mut Link, agent: &Name) -> Result<bool, Fault> {
+    let mut puller = Puller::for_subject(Bucket::Status.key_subject(agent.as_str()));
+    let mut place = ReadPosition::new(Bucket::Status);
+    let values = next(&mut puller, link, &mut place).await?;
+    Ok(values.last().is_some_and(Value::is_gone))
 }
 
 /// The sequence number of the last message under a key, 0 without one, in the words of a server.

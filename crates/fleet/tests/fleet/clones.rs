@@ -87,6 +87,25 @@ fn new_bucket_is_no_clone() {
 }
 
 #[test]
+fn status_that_was_deleted_is_no_clone() {
+    let Some(bed) = Bed::new(&["a"]) else { return };
+    let mut settings = bed.settings("a");
+    settings.pace.namesake = Duration::from_secs(3600);
+    let a = Fleet::start(&settings).unwrap();
+    for operation in ["DEL", "PURGE"] {
+        publish(&a);
+        publish(&a);
+        let mut headers = async_nats::HeaderMap::new();
+        headers.insert("KV-Operation", operation);
+        bed.raw("a")
+            .publish("$KV.thalweg-status.a", None, Some(headers), b"");
+        publish(&a);
+        publish(&a);
+        assert!(!a.state().is_shared, "{operation}");
+    }
+}
+
+#[test]
 fn status_that_the_server_lost_is_no_clone() {
     let Some(mut bed) = Bed::new(&["a"]) else {
         return;
