@@ -14,7 +14,7 @@ use nix::sys::socket::{
     sockopt::ReceiveTimeout,
 };
 use nix::sys::time::TimeVal;
-use thalweg_units::address::{is_link_local, is_loopback};
+use thalweg_units::address::{Nat64, is_link_local, is_loopback};
 
 /// Most questions for one address.
 const QUESTIONS_MAX: usize = 256;
@@ -24,12 +24,34 @@ const ROUTE: usize = 12;
 /// Index of the loopback device.
 const LOOPBACK: u32 = 1;
 
+/// As [`devices`]; to an IPv4 host behind NAT64, too.
+///
+/// # Errors
+/// Those of [`devices`].
+pub fn devices_to_host(address: IpAddr, nat64: &Nat64) -> io::Result<Vec<String>> {
+    let mut own = nix::ifaddrs::getifaddrs()?.filter_map(|it| address_of(&it.address?));
+    if own.any(|own| own == address) {
+        return Ok(Vec::new());
+    }
+    let mut found = devices(address)?;
+    if let IpAddr::V4(v4) = address
+        && !v4.is_loopback()
+    {
+        for wrapped in nat64.wrap_address(v4, found.is_empty()) {
+            found.extend(devices(wrapped.into())?);
+        }
+        found.sort();
+        found.dedup();
+    }
+    Ok(found)
+}
+
 /// Names of the devices by which connections to an address may leave this process' network namespace,
 /// in order.
 ///
 /// # Errors
 /// The kernel does not list its devices, or refuses to answer.
-pub fn devices(address: IpAddr) -> io::Result<Vec<String>> {
+fn devices(address: IpAddr) -> io::Result<Vec<String>> {
     if is_loopback(address) {
         return Ok(Vec::new());
     }
@@ -181,6 +203,15 @@ mod tests {
 
     /// What a thread finds in a network namespace of its own, made by these commands of ip.
     fn found_among(commands: &'static [&str], address: &'static str) -> Option<Vec<String>> {
+        found_behind(commands, address, &[])
+    }
+
+    /// Likewise, with prefixes of NAT64.
+    fn found_behind(
+        commands: &'static [&str],
+        address: &'static str,
+        nat64: &'static [&str],
+    ) -> Option<Vec<String>> {
         if !nix::unistd::geteuid().is_root() {
             crate::privileged::skip("needs root");
             return None;
@@ -191,7 +222,11 @@ mod tests {
                 let made = Command::new("ip").args(command.split(' ')).status();
                 assert!(made.unwrap().success(), "ip {command}");
             }
-            devices(address.parse().unwrap()).unwrap()
+            let prefixes = nat64
+                .iter()
+                .map(|text| thalweg_units::prefix::Prefix::parse(text).unwrap());
+            let nat64 = Nat64::new(&prefixes.collect::<Vec<_>>());
+            devices_to_host(address.parse().unwrap(), &nat64).unwrap()
         });
         Some(apart.join().unwrap())
     }
@@ -248,6 +283,36 @@ mod tests {
             if address.contains(':') {
                 assert_eq!(found, expected);
             }
+        }
+    }
+
+    #[test]
+    #[cfg_attr(not(privileged), ignore = "needs root")]
+    fn devices_to_hosts_behind_nat64_are_those_of_its_prefixes() {
+        const IPV6_ONLY: &[&str] = &[
+            "link set lo up",
+            "link add one type veth peer name one-far",
+            "link set one-far up",
+            "link add two type veth peer name two-far",
+            "link set two-far up",
+            "address add 2001:db8:1::2/64 dev one nodad",
+            "address add 2001:db8:2::2/64 dev two nodad",
+            "link set one up",
+            "link set two up",
+            "-6 route add 64:ff9b::/96 via 2001:db8:1::1 dev one",
+            "-6 route add 2001:db8:64::/48 via 2001:db8:2::1 dev two",
+        ];
+        for (commands, nat64, expected) in [
+            (IPV6_ONLY, &[][..], &["one"][..]),
+            (IPV6_ONLY, &["2001:db8:64::/48"], &["one", "two"]),
+            // Nothing tells that the well-known prefix is in use beside IPv4's route.
+            (UPLINKS, &[], &["one", "two"]),
+            (UPLINKS, &["2001:db8:1::/96"], &["one", "two"]),
+        ] {
+            let Some(found) = found_behind(commands, "192.0.2.1", nat64) else {
+                return;
+            };
+            assert_eq!(found, expected, "{nat64:?}");
         }
     }
 

@@ -91,6 +91,16 @@ impl Nat64 {
         let mut found = covering.filter_map(|prefix| embedded_ipv4(v6, prefix.length()));
         found.next().map_or(address, IpAddr::V4)
     }
+
+    /// The addresses by which an IPv4 host may be reached behind NAT64: of the well-known prefix, which is
+    /// the first, only if `is_ipv6_only`.
+    pub fn wrap_address(&self, address: Ipv4Addr, is_ipv6_only: bool) -> Vec<Ipv6Addr> {
+        let skipped = usize::from(!is_ipv6_only);
+        let prefixes = self.prefixes.iter().skip(skipped);
+        prefixes
+            .map(|prefix| embed_ipv4(*prefix, address))
+            .collect()
+    }
 }
 
 impl Default for Nat64 {
@@ -112,6 +122,19 @@ fn embedded_ipv4(address: Ipv6Addr, length: u8) -> Option<Ipv4Addr> {
         96 => bits as u32,
         _ => (without_gap << length >> 96) as u32,
     }))
+}
+
+/// The opposite of [`embedded_ipv4`].
+fn embed_ipv4(prefix: Prefix, address: Ipv4Addr) -> Ipv6Addr {
+    let (bits, length) = (u128::from(address.to_bits()), prefix.length());
+    let placed = match length {
+        96 => bits,
+        _ => {
+            let without_gap = bits << (96 - length);
+            without_gap >> 64 << 64 | (without_gap & (u128::MAX >> 64)) >> 8
+        }
+    };
+    Ipv6Addr::from_bits(prefix.bits() | placed)
 }
 
 /// The prefixes of NAT64 in a resolver's answers for `ipv4only.arpa` (RFC 7050, section 3). An answer
@@ -169,6 +192,8 @@ mod tests {
                 Nat64::default().unwrap_address(address(text)),
                 address(text)
             );
+            let wrapped = nat64.wrap_address(Ipv4Addr::new(192, 0, 2, 33), false);
+            assert_eq!(wrapped.as_slice(), [text.parse::<Ipv6Addr>().unwrap()]);
         }
         let default = Nat64::default();
         for (text, expected) in [

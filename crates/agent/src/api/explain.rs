@@ -176,7 +176,8 @@ fn egress(shared: &Shared, key: &HostKey) -> anyhow::Result<Vec<String>> {
     if key.netns != shared.own_netns {
         return Ok(Vec::new());
     }
-    let devices = egress::devices(key.address()).context("asking for routes")?;
+    let (address, nat64) = (key.address(), shared.kernel.nat64());
+    let devices = egress::devices_to_host(address, &nat64).context("asking for routes")?;
     Ok(Some(devices).filter(|it| it.len() > 1).unwrap_or_default())
 }
 
