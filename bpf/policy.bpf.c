@@ -18,7 +18,7 @@
 
 #include "policy_apply.h"
 #include "policy_handshake.h"
-#include "policy_option.h"
+#include "policy_tcp_option.h"
 #include "policy_trial.h"
 
 char LICENSE[] SEC("license") = "GPL";

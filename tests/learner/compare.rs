@@ -3,7 +3,7 @@
 use thalweg_bpf_types::{bytes_of, raw as abi};
 use thalweg_tests::{Core, Implementation, Request, raw};
 
-use crate::draw::{FNV_START, fnv1a};
+use crate::random_inputs::{FNV_START, fnv1a};
 
 /// Names of the functions, as `tests/src/request.h` numbers them.
 const FUNCTIONS: [(u32, &str); 26] = [

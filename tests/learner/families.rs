@@ -7,7 +7,7 @@ use thalweg_learner::{ArmState, Host, HostKey, Level, OFFSET_Q16, can_decide, no
 use thalweg_tests::{Request, raw};
 
 use crate::compare::Comparison;
-use crate::draw::{
+use crate::random_inputs::{
     NO_ARM, ONE, Random, SECOND_NS, Samples, bulk, corners, default_params, extreme, limited,
     members, overflowing, queueing, stalling, stretches,
 };

@@ -7,11 +7,11 @@ use thalweg_tests::{Core, Covered, Implementation, Kernel, LoadError, Native, Re
 use compare::Comparison;
 
 mod compare;
-mod draw;
 mod families;
 mod frozen;
 #[path = "../privileged.rs"]
 mod privileged;
+mod random_inputs;
 mod sequences;
 mod units;
 mod windows;
@@ -154,11 +154,11 @@ fn ask_beside_reference() {
         function: raw::VECTOR_CONNECT,
         allowed: 0x3,
         random: [0xffff, 0, 0],
-        params: draw::default_params(),
+        params: random_inputs::default_params(),
         ..Request::default()
     };
-    (request.host.scored, request.host.credit_q16) = (1, draw::ONE);
-    request.host.arms[0].weight_q16 = draw::ONE;
+    (request.host.scored, request.host.credit_q16) = (1, random_inputs::ONE);
+    request.host.arms[0].weight_q16 = random_inputs::ONE;
     for (order, arm, reason) in [
         (0, 1, abi::THALWEG_REASON_UNTRIED),
         (abi::THALWEG_NO_TRIALS, 0, abi::THALWEG_REASON_GREEDY),

@@ -5,7 +5,7 @@ use thalweg_learner::{ArmState, Host, HostKey};
 use thalweg_tests::{Request, raw};
 
 use crate::compare::Comparison;
-use crate::draw::{
+use crate::random_inputs::{
     HOUR_NS, MINUTE_NS, NO_ARM, ONE, Random, SECOND_NS, Samples, bulk, corners, default_params,
     equal, extreme, jumping, limited, members, odd, overflowing, queueing, stalling, stretches,
 };

@@ -4,7 +4,7 @@ use thalweg_bpf_types::raw as abi;
 use thalweg_tests::{Implementation, Request, raw};
 
 use crate::compare::{Comparison, function_name};
-use crate::draw::{ONE, Random, SECOND_NS, default_params};
+use crate::random_inputs::{ONE, Random, SECOND_NS, default_params};
 
 mod records;
 

@@ -6,11 +6,11 @@ use thalweg_learner::{Level, window};
 use thalweg_tests::{Request, raw};
 
 use crate::compare::Comparison;
-use crate::draw::{
+use crate::families::{ask, empty_record, worth};
+use crate::random_inputs::{
     FIN_LOCAL, FIN_REMOTE, RESET, Random, SECOND_NS, STRETCH, SWITCH, TIMEOUT, at_end,
     default_params,
 };
-use crate::families::{ask, empty_record, worth};
 
 /// Narrow records of a family.
 const NARROW: usize = 2;

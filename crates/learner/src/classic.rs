@@ -3,9 +3,9 @@
 //! Source: "reinforcement learning in BPF" article and manual page of bpftune-tcp-conn. Its
 //! constants cannot be set here.
 
+use crate::decision::{Decision, Reason};
 use crate::fixed::ONE_Q16;
 use crate::host::{ArmState, Host, MAX_ARMS, arms_in};
-use crate::learner::{Decision, Reason};
 use crate::sample::Sample;
 
 /// Scale of both terms of the cost.

@@ -24,7 +24,7 @@ use crate::group::{HALF_LIVES, OFFSET_Q16};
 use crate::host::{ArmState, Host, MAX_ARMS};
 use crate::key::Level;
 use crate::params::Params;
-use crate::weighted;
+use crate::thalweg;
 
 /// Largest weight of one agent on an arm: 4 measurements.
 pub const EVIDENCE_MAX_Q16: u32 = 4 << 16;
@@ -526,8 +526,8 @@ pub fn fleet_record(
             ..ArmState::default()
         };
     }
-    weighted::note_cautions(&mut record, Some(system_arm));
-    weighted::note_harm(&mut record, Some(system_arm), params);
+    thalweg::note_cautions(&mut record, Some(system_arm));
+    thalweg::note_harm(&mut record, Some(system_arm), params);
     record
 }
 
@@ -543,9 +543,9 @@ pub fn age_record(record: &mut Host, system_arm: usize, params: &Params, now_ns:
         half_life_ns: HALF_LIFE_NS / HALF_LIVES,
         ..*params
     };
-    weighted::halve_evidence(record, &params, now_ns);
+    thalweg::halve_evidence(record, &params, now_ns);
     record.step = reported_count(record.arms[system_arm].own_weight_q16);
-    weighted::note_cautions(record, Some(system_arm));
+    thalweg::note_cautions(record, Some(system_arm));
     record.arms[system_arm].own_weight_q16 > 0
 }
 
@@ -570,8 +570,8 @@ pub fn remove_fleet_evidence(
                 (arm.value, arm.log_rate_q16, arm.deviation_q16) = (0, 0, 0);
             }
         }
-        weighted::note_cautions(record, system_arm);
-        weighted::note_harm(record, system_arm, params);
+        thalweg::note_cautions(record, system_arm);
+        thalweg::note_harm(record, system_arm, params);
     }
     true
 }

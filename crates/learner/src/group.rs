@@ -6,13 +6,13 @@
 //! the next wider one knows ([`adopt_wider`]). In return the narrowest group that knows enough decides about
 //! a host without record ([`decide_group`]), and a new record starts from it ([`inherit_group`]).
 
+use crate::decision::Decision;
 use crate::fixed::{ONE_Q16, blend_towards};
 use crate::host::{ArmState, Host, MAX_ARMS};
 use crate::key::Level;
-use crate::learner::Decision;
 use crate::params::Params;
 use crate::sample::Sample;
-use crate::weighted::{self, Measured};
+use crate::thalweg::{self, Measured};
 
 /// Cost (Q16 bits) and log2 of the rate (Q16) of the system's arm in a group's record.
 pub const OFFSET_Q16: u32 = 32 << 16;
@@ -166,13 +166,13 @@ pub fn score_group(
             }
         };
     }
-    weighted::discount_evidence(group, arm, params, now_ns);
+    thalweg::discount_evidence(group, arm, params, now_ns);
     let measured = Measured {
         cost: relative_q16(report.cost_q16, reference).into(),
         log_rate_q16: relative_q16(report.log_rate_q16, rate),
         weight_q16,
     };
-    weighted::take_measurement(group, arm, system_arm, &measured, sample, params);
+    thalweg::take_measurement(group, arm, system_arm, &measured, sample, params);
     for state in &mut group.arms {
         (state.own_q16, state.own_weight_q16) = (state.value as u32, state.weight_q16);
     }
@@ -212,7 +212,7 @@ pub fn adopt_wider(
             own.value = blend_towards(own.own_q16.into(), theirs.value, weight.into(), total);
         }
         own.weight_q16 = total.min(u64::from(u32::MAX)) as u32;
-        group.arms[i].caution_q16 = weighted::caution_q16(group, i, system_arm);
+        group.arms[i].caution_q16 = thalweg::caution_q16(group, i, system_arm);
     }
 }
 
@@ -227,11 +227,11 @@ pub fn decide_group(
     random: u32,
     now_ns: u64,
 ) -> Option<Decision> {
-    weighted::halve_evidence(group, params, now_ns);
+    thalweg::halve_evidence(group, params, now_ns);
     if !can_decide(group, system_arm) {
         return None;
     }
-    let decision = weighted::decide_weighted(group, system_arm, allowed, params, random, now_ns);
+    let decision = thalweg::decide_weighted(group, system_arm, allowed, params, random, now_ns);
     if decision.reason.is_trial() && decision.arm != system_arm {
         group.credit_q16 = group.credit_q16.saturating_sub(ADVANCE_Q16);
     }

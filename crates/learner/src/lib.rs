@@ -13,17 +13,17 @@
 pub mod clamp;
 mod classic;
 mod control;
+mod decision;
 mod fixed;
 pub mod fleet;
 mod group;
 mod host;
 mod key;
-mod learner;
 mod params;
 mod sample;
 mod shrink;
 mod stretch;
-mod weighted;
+mod thalweg;
 pub mod window;
 
 /// The format of documents of host records, in their field `format`: `thalweg export` writes them.
@@ -36,6 +36,9 @@ pub use classic::{
     delta_update as classic_update, published_cost as classic_cost,
 };
 pub use control::{Control, HOUR_NS};
+pub use decision::{
+    Decision, Flow, Reason, Verdict, best_arm, change_due, decide, propensities_q16, score,
+};
 pub use fixed::{ONE_Q16, log2_q16, rate_bytes_per_second};
 pub use group::{
     OFFSET_Q16, Report, adopt_wider, can_decide, decide_group, group_report, inherit_group,
@@ -43,11 +46,8 @@ pub use group::{
 };
 pub use host::{ArmState, Host, MAX_ARMS};
 pub use key::{HostKey, Level, PrefixError, network_number};
-pub use learner::{
-    Decision, Flow, Reason, Verdict, best_arm, change_due, decide, propensities_q16, score,
-};
 pub use params::{Mode, Params};
 pub use sample::{End, Outcome, Sample};
 pub use shrink::{WORTH_OF_GROUP_Q16, WORTH_Q16, fleet_worth_q16, worth_q16};
 pub use stretch::{Long, Review, is_due, review_connection};
-pub use weighted::{cost_q16, halve_evidence, judged_q16, note_cautions, note_harm};
+pub use thalweg::{cost_q16, halve_evidence, judged_q16, note_cautions, note_harm};

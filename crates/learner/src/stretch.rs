@@ -1,10 +1,10 @@
 //! Long connections: scored in stretches on their way, and decided anew where that pays.
 
+use crate::decision::{Decision, Reason};
 use crate::fixed::ONE_Q16;
 use crate::host::{Host, MAX_ARMS};
-use crate::learner::{Decision, Reason};
 use crate::params::{Mode, Params};
-use crate::weighted;
+use crate::thalweg;
 
 /// Each stretch on an arm is twice as long as the one before, up to 2^this times the first: the
 /// stretches of one connection tell less and less that is new.
@@ -72,9 +72,9 @@ pub fn review_connection(
     if host.arms[arm].weight_q16 == 0 || host.arms[system].weight_q16 == 0 {
         return None;
     }
-    let best = weighted::best_arm(host, allowed, Some(system)).filter(|&best| best != arm)?;
+    let best = thalweg::best_arm(host, allowed, Some(system)).filter(|&best| best != arm)?;
     let is_allowed = |arm: usize| allowed & (1 << arm) != 0;
-    let judged = |arm: usize| weighted::judged_q16(host, arm, Some(system));
+    let judged = |arm: usize| thalweg::judged_q16(host, arm, Some(system));
     let is_bad = !is_allowed(arm) || judged(arm) >= judged(system) + LEAVE_GAP_Q16;
     if arm != system && is_allowed(system) && is_bad {
         return Some(return_to_best(best));
@@ -83,14 +83,14 @@ pub fn review_connection(
     if is_recent || (!long.trial && judged(arm) < judged(best) + ANEW_GAP_Q16) {
         return None;
     }
-    let decision = weighted::decide_weighted(host, Some(system), allowed, params, random, now_ns);
+    let decision = thalweg::decide_weighted(host, Some(system), allowed, params, random, now_ns);
     Some(Review {
         decision: Decision {
             reason: Reason::Anew,
             ..decision
         },
         trial: decision.reason.is_trial(),
-        shares_q16: weighted::propensities_q16(host, Some(system), allowed, params, now_ns),
+        shares_q16: thalweg::propensities_q16(host, Some(system), allowed, params, now_ns),
     })
 }
 

@@ -12,7 +12,7 @@ use crate::fixed::{ONE_Q16, log2_q16};
 use crate::group::{OFFSET_Q16, Report};
 use crate::host::Host;
 use crate::sample::{End, Sample};
-use crate::weighted;
+use crate::thalweg;
 
 /// Number of windows.
 pub const COUNT: usize = 12;
@@ -69,7 +69,7 @@ pub fn window_report(sample: &Sample) -> Option<(Report, Sample)> {
     }
     let rounds_q16 = log2_q16(segs + u64::from(LEAST)) - log2_q16(LEAST.into());
     let time_q16 = u64::from(OFFSET_Q16) + u64::from(log2_q16(sample.duration_us));
-    let cost = time_q16 + weighted::waste_q16(sample);
+    let cost = time_q16 + thalweg::waste_q16(sample);
     // The number of rounds is in Q16, so its logarithm has 16 bits more.
     let system_q16 =
         OFFSET_Q16 - (16 << 16) + log2_q16(sample.min_rtt_us.into()) + log2_q16(rounds_q16.into());

@@ -4,7 +4,7 @@ use thalweg_bpf_types::raw as abi;
 use thalweg_tests::{Request, raw};
 
 use super::{ARMS, MAX, MIB, ONE_U64, Unit, narrow, plain, unit};
-use crate::draw::{
+use crate::random_inputs::{
     NO_ARM, ONE, Random, SECOND_NS, SWITCH, Samples, TIMEOUT, bulk, extreme, jumping, limited,
     members, odd, overflowing, queueing,
 };

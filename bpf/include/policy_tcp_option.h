@@ -2,8 +2,8 @@
 /*
  * Policies: the experimental TCP option of the handshake, written and read.
  */
-#ifndef THALWEG_POLICY_OPTION_H
-#define THALWEG_POLICY_OPTION_H
+#ifndef THALWEG_POLICY_TCP_OPTION_H
+#define THALWEG_POLICY_TCP_OPTION_H
 
 #include "policy_apply.h"
 

@@ -4,7 +4,7 @@
 use crate::host::{Host, MAX_ARMS};
 use crate::params::{Mode, Params};
 use crate::sample::{Outcome, Sample};
-use crate::{classic, fixed, weighted};
+use crate::{classic, fixed, thalweg};
 
 /// Why an arm was chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -72,7 +72,7 @@ pub fn decide(
     match params.mode {
         Mode::Classic => classic::decide_classic(host, allowed, random),
         Mode::Thalweg => {
-            weighted::decide_weighted(host, system_arm, allowed, params, random[0], now_ns)
+            thalweg::decide_weighted(host, system_arm, allowed, params, random[0], now_ns)
         }
     }
 }
@@ -110,7 +110,7 @@ impl Host {
 
     /// Open trials. A trial without an end expires after a while.
     pub(crate) fn trials_at(&self, now_ns: u64) -> u32 {
-        if now_ns.saturating_sub(self.trial_ns) >= weighted::TRIAL_NS {
+        if now_ns.saturating_sub(self.trial_ns) >= thalweg::TRIAL_NS {
             0
         } else {
             self.trials
@@ -129,7 +129,7 @@ pub fn propensities_q16(
 ) -> [u32; MAX_ARMS] {
     match params.mode {
         Mode::Classic => classic::propensities_q16(host, allowed),
-        Mode::Thalweg => weighted::propensities_q16(host, system_arm, allowed, params, now_ns),
+        Mode::Thalweg => thalweg::propensities_q16(host, system_arm, allowed, params, now_ns),
     }
 }
 
@@ -142,7 +142,7 @@ pub fn best_arm(
 ) -> Option<usize> {
     match params.mode {
         Mode::Classic => classic::best_arm(host, allowed),
-        Mode::Thalweg => weighted::best_arm(host, allowed, system_arm),
+        Mode::Thalweg => thalweg::best_arm(host, allowed, system_arm),
     }
 }
 
@@ -183,7 +183,7 @@ pub fn change_due(
             reason: Reason::Loss,
             propensity_q16: fixed::ONE_Q16,
         }),
-        Mode::Thalweg => weighted::change_mid_flow(host, flow, allowed, params, random),
+        Mode::Thalweg => thalweg::change_mid_flow(host, flow, allowed, params, random),
     }
 }
 
@@ -204,10 +204,10 @@ pub fn score(
             weight_q16: fixed::ONE_Q16,
             cost: classic::score_classic(host, arm, sample),
         },
-        Mode::Thalweg => match weighted::assess_weighted(host, arm, system_arm, sample, params) {
+        Mode::Thalweg => match thalweg::assess_weighted(host, arm, system_arm, sample, params) {
             Outcome::Scored => {
                 let (cost, weight_q16) =
-                    weighted::score_weighted(host, arm, system_arm, sample, params, now_ns);
+                    thalweg::score_weighted(host, arm, system_arm, sample, params, now_ns);
                 Verdict {
                     outcome: Outcome::Scored,
                     weight_q16,

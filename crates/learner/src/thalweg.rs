@@ -1,9 +1,9 @@
 //! Mode `thalweg`: discounted estimates of a cost in bits, inverse gap weighting.
 
+use crate::decision::{Decision, Flow, Reason};
 use crate::fixed::{ONE_Q16, blend_towards, log2_q16};
 use crate::host::{ArmState, Host, MAX_ARMS, arms_in};
 use crate::key::Level;
-use crate::learner::{Decision, Flow, Reason};
 use crate::params::Params;
 use crate::sample::{End, Outcome, Sample};
 
