@@ -39,11 +39,11 @@ mod import;
 mod latest;
 mod list;
 mod live;
-mod networks;
 mod page;
 pub mod socket;
 pub mod tcp;
 pub mod web;
+mod windows;
 mod work;
 
 use answer::{Address, Answer, Failure, Query};
@@ -119,8 +119,7 @@ fn router(shared: Arc<Shared>) -> Router {
             "/v1/hosts/{address}",
             get(explain::explain).delete(reset_one),
         )
-        .route("/v1/networks", get(networks::networks))
-        .route("/v1/windows", get(networks::windows))
+        .route("/v1/windows", get(windows::windows))
         .route("/v1/events", get(events))
         .route("/v1/events/stream", get(stream))
         .route("/v1/history", get(history::history))

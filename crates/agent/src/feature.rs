@@ -4,6 +4,7 @@
 use std::any::Any;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
+use std::net::IpAddr;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -12,10 +13,12 @@ use anyhow::Result;
 use axum::http::{StatusCode, Uri};
 use axum::response::Response;
 use axum::routing::MethodFilter;
+use clap::{Arg, ArgMatches, Command, value_parser};
 use serde_json::Value;
 use thalweg_bpf_types::raw;
 use thalweg_control::policy::history::History;
 use thalweg_control::system::NetworkNamespace;
+use thalweg_learner::HostKey;
 
 use crate::api::answer::{Answer, Failure};
 use crate::comparison::Compared;
@@ -86,6 +89,11 @@ impl Context<'_> {
         store.now_ms(Moment::now())
     }
 
+    /// A presenter of records under this arm table.
+    pub fn presenter<'a>(&'a self, arms: &'a ArmTable) -> Presenter<'a> {
+        Presenter::new(self.kernel, arms, Arc::clone(&self.containers))
+    }
+
     /// Limits of the connections of each network, the busiest first.
     pub fn network_limits(&self, presenter: &Presenter<'_>) -> Vec<NetworkLimits> {
         let features = self.features.iter();
@@ -153,6 +161,25 @@ pub struct Polled {
 
 /// Writes metrics that were read before.
 pub type MetricsWriter = Box<dyn Fn(&mut Page<'_>) -> fmt::Result + Send + Sync>;
+
+/// A host that is explained.
+#[derive(Clone, Copy, Debug)]
+pub struct Explained {
+    /// Address of the host.
+    pub address: IpAddr,
+    /// Key of the host's record.
+    pub key: HostKey,
+    /// Whether the host has a record.
+    pub has_record: bool,
+}
+
+/// A feature's part of an explanation.
+pub struct Explanation {
+    /// Value of the feature's key in `GET /v1/hosts/{address}`.
+    pub value: Value,
+    /// Sentence on the choice for a host without a record; `None`: too little is known.
+    pub summary: Option<String>,
+}
 
 /// Method and path of a route below `/v1`.
 pub type Route = (MethodFilter, &'static str);
@@ -273,6 +300,25 @@ pub trait Feature: Send + Sync {
     fn network_limits(&self, _: &Presenter<'_>) -> Vec<NetworkLimits> {
         Vec::new()
     }
+    /// Explains the choice for the next connection to a host, by what else is known; `None`: nothing.
+    ///
+    /// # Errors
+    /// Maps that cannot be read.
+    fn explain(
+        &self,
+        _: &Explained,
+        _: &Presenter<'_>,
+        _: &Context<'_>,
+    ) -> Result<Option<Explanation>> {
+        Ok(None)
+    }
+    /// Text of the value of such an explanation, for `thalweg explain`.
+    ///
+    /// # Errors
+    /// The value has another form.
+    fn explanation_text(&self, _: &Value) -> Result<String> {
+        Ok(String::new())
+    }
 
     /// Value of the feature's key in `GET /v1/status`, null where the feature is off; `None`: it has
     /// no key.
@@ -325,9 +371,24 @@ pub trait Feature: Send + Sync {
 pub trait List {
     /// Sentence of `--help` on the sub-command.
     fn about(&self) -> &'static str;
-    /// Table of the answer to `GET /v1/NAME`, for a terminal. At most `limit` of its rows stay in the answer.
+    /// Adds the options of the sub-command.
+    fn add_options(&self, command: Command) -> Command {
+        let limit = Arg::new("limit")
+            .long("limit")
+            .value_name("N")
+            .value_parser(value_parser!(usize))
+            .help("Show at most this many rows. Default: all");
+        command.arg(limit)
+    }
+    /// Table of the answer to `GET /v1/NAME`, for a terminal. Only rows that the options want stay in
+    /// the answer.
     ///
     /// # Errors
     /// The answer has another form.
-    fn show(&self, answer: &mut Value, limit: usize) -> Result<String>;
+    fn show(&self, answer: &mut Value, options: &ArgMatches) -> Result<String>;
+}
+
+/// Largest number of rows, where a list has no other options.
+pub fn row_limit(options: &ArgMatches) -> usize {
+    options.get_one("limit").copied().unwrap_or(usize::MAX)
 }

@@ -16,6 +16,7 @@ macro_rules! features {
 }
 
 features! {
+    networks,
     clamps,
     fleet,
     gain,

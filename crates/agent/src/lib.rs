@@ -23,7 +23,7 @@ pub mod features;
 mod health;
 mod hints;
 pub mod kernel;
-mod limits;
+pub mod limits;
 mod lock;
 mod metrics;
 pub mod named;

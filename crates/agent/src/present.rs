@@ -1,5 +1,6 @@
 //! Host records in the form of the API.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -87,44 +88,6 @@ impl<'a> Presenter<'a> {
         }
     }
 
-    /// View of a network's record. `hosts` is the number of its host records, if they were counted.
-    pub fn network(&self, key: &HostKey, group: &Host, hosts: Option<u64>) -> view::Network {
-        let system_arm = self.system_arm(key);
-        let decides = can_decide(group, system_arm);
-        let shares = match decides {
-            true => self.shares(group, system_arm),
-            false => Default::default(),
-        };
-        let likeliest =
-            (0..shares.len()).max_by_key(|&index| (shares[index], Some(index) == system_arm));
-        let best = likeliest
-            .filter(|_| decides)
-            .and_then(|index| self.arms.name(index));
-        let known = |index: &usize| {
-            let arm = &group.arms[*index];
-            arm.chosen > 0 || arm.scored > 0 || arm.weight_q16 > 0
-        };
-        let arms = self.arms.entries().filter(|(index, _)| known(index));
-        view::Network {
-            name: self.network_name(key),
-            level: level(key.level as u32).to_string(),
-            agents: key.level.is_fleet().then_some(group.step_scored),
-            netns: key.netns,
-            container: self.containers.get(&key.netns).cloned(),
-            hosts,
-            decides,
-            decided: group.arms.iter().map(|arm| arm.chosen).sum(),
-            scored: group.scored,
-            idle_s: system::monotonic_ns().saturating_sub(group.seen_ns) / 1_000_000_000,
-            best: best.map(str::to_string),
-            arms: arms
-                .map(|(index, entry)| {
-                    network_arm(group, index, system_arm, &entry.name, shares[index])
-                })
-                .collect(),
-        }
-    }
-
     /// View of a network's initial windows; `allowed` is the operator's mask.
     pub fn windows(&self, key: &HostKey, record: &Host, allowed: u16) -> view::WindowNetwork {
         let now_ns = system::monotonic_ns();
@@ -193,7 +156,11 @@ impl<'a> Presenter<'a> {
     }
 
     /// Probabilities for the next connection, which is counted before the decision.
-    fn shares(&self, host: &Host, system_arm: Option<usize>) -> [u32; thalweg_learner::MAX_ARMS] {
+    pub fn shares(
+        &self,
+        host: &Host,
+        system_arm: Option<usize>,
+    ) -> [u32; thalweg_learner::MAX_ARMS] {
         let mut next = host.clone();
         next.connections = next.connections.saturating_add(1);
         let now_ns = system::monotonic_ns();
@@ -203,7 +170,7 @@ impl<'a> Presenter<'a> {
     }
 
     /// The system's arm for connections to a host.
-    fn system_arm(&self, key: &HostKey) -> Option<usize> {
+    pub fn system_arm(&self, key: &HostKey) -> Option<usize> {
         let known = self.defaults.get(&key.netns).copied();
         known.unwrap_or(self.system_arm)
     }
@@ -330,56 +297,6 @@ impl<'a> Presenter<'a> {
         )
     }
 
-    /// One sentence on the arm of the first connection to a host without a record. `networks` are
-    /// the host's networks, the narrowest first, with all services where one may decide.
-    pub fn stranger(&self, networks: &[view::Network]) -> String {
-        let unknown = "No record of its own, and its networks know too little: the system default \
-                       stays.";
-        // As programs do: read others only where the namespace knows enough, or the fleet reported.
-        let may_know =
-            |it: &view::Network| it.decides && (it.level == "namespace" || it.agents.is_some());
-        if !networks.iter().any(may_know) {
-            return unknown.to_owned();
-        }
-        let Some(first) = networks.iter().find(|network| network.decides) else {
-            return unknown.to_owned();
-        };
-        let choice = |network: &view::Network| {
-            let best = network.best.as_deref().unwrap_or_default();
-            let arm = network.arms.iter().find(|arm| arm.arm == best);
-            let share = arm.map_or(0.0, |arm| arm.next_probability);
-            format!("{best} with {:.1} %", 100.0 * share)
-        };
-        if let Some(agents) = first.agents {
-            return format!(
-                "No record of its own. What {agents} other agents told of {} ({}), not measured here, \
-                 would decide: {}.",
-                first.name,
-                first.level,
-                choice(first)
-            );
-        }
-        match first.level.as_str() {
-            "service" => {
-                let all = networks.last().unwrap_or(first);
-                format!(
-                    "No record of its own. The service of its port and round-trip time would \
-                     decide, or where that is not known all hosts: {}.",
-                    choice(all)
-                )
-            }
-            "namespace" => format!(
-                "No record of its own. What is known of all hosts would decide: {}.",
-                choice(first)
-            ),
-            level => format!(
-                "No record of its own. What is known of {} ({level}) would decide: {}.",
-                first.name,
-                choice(first)
-            ),
-        }
-    }
-
     /// View of the arm table.
     pub fn arm_list(&self) -> Vec<view::Arm> {
         self.arms
@@ -415,7 +332,8 @@ fn service_name(key: &HostKey) -> String {
     format!("port {port}, {side}, {rtt}")
 }
 
-fn network_arm(
+/// View of an arm of a group's record.
+pub fn network_arm(
     group: &Host,
     index: usize,
     system_arm: Option<usize>,
@@ -458,4 +376,19 @@ fn network_arm(
 /// Whether an arm is in a mask of judgements against the system's arm, which is never judged.
 fn is_in(mask: u16, index: usize, system_arm: Option<usize>) -> bool {
     mask & (1 << index) != 0 && Some(index) != system_arm
+}
+
+/// Keeps the `limit` groups with most measurements, the narrowest first, then by address; the
+/// fleet's record follows the agent's own.
+pub fn keep_measured(groups: &mut Vec<(HostKey, Host)>, limit: Option<usize>) {
+    let place = |key: &HostKey| {
+        let (level, own_level) = (key.level, key.level.own_level());
+        (own_level, key.addr, key.prefix_len, key.netns, level)
+    };
+    let limit = limit.unwrap_or(usize::MAX);
+    if limit < groups.len() {
+        groups.sort_by_key(|(key, record)| (Reverse(record.scored), place(key)));
+        groups.truncate(limit);
+    }
+    groups.sort_by_key(|(key, _)| place(key));
 }

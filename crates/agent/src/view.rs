@@ -245,23 +245,10 @@ pub struct HostArm {
     pub next_probability: f64,
 }
 
-/// `GET /v1/networks`: records of networks, which decide about new hosts.
-#[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
-pub struct Networks {
-    /// Networks, the narrowest first.
-    pub networks: Vec<Network>,
-    /// Limits of the connections of the busiest 512 networks, the busiest first.
-    #[serde(default)]
-    pub limits: Vec<NetworkLimits>,
-    /// Reason that limits are not known; `None`: they are.
-    #[serde(default)]
-    pub limits_untold: Option<String>,
-}
-
 /// Limits of the connections of a network, since yesterday.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 pub struct NetworkLimits {
-    /// Name of the network, as [`Network::name`].
+    /// Name of the network, as in `GET /v1/networks`.
     pub name: String,
     /// `prefix`, `named` or `namespace`.
     pub level: String,
@@ -278,39 +265,6 @@ pub struct NetworkLimits {
     pub free_bytes_per_s: Option<f64>,
     /// Highest rate of any connection of 128 KiB or more, bytes per second.
     pub fastest_bytes_per_s: f64,
-}
-
-/// A group of hosts: a prefix, a network that the operator names, a service's hosts with a similar
-/// RTT, or all of a network namespace.
-#[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
-pub struct Network {
-    /// Prefix, the operator's name, `port 443, accepted, 8 to 16 ms`, or `all`.
-    pub name: String,
-    /// `prefix`, `named`, `service` or `namespace`; `fleet-prefix` or `fleet-named`: reports of
-    /// other agents about the same network.
-    pub level: String,
-    /// Only at levels of the fleet: number of other agents that reported the network.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub agents: Option<u32>,
-    /// Network namespace cookie.
-    pub netns: u64,
-    /// Pod or container that has this network namespace, if its runtime says so.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub container: Option<String>,
-    /// Number of host records in the network; `None`: not counted for services.
-    pub hosts: Option<u64>,
-    /// Whether the network knows enough to decide about new hosts.
-    pub decides: bool,
-    /// Number of first connections to hosts that the network decided.
-    pub decided: u32,
-    /// Number of measurements that hosts reported to the network.
-    pub scored: u32,
-    /// Seconds since the last measurement.
-    pub idle_s: u64,
-    /// Arm that a new host most likely gets; `None`: the system default, as too little is known.
-    pub best: Option<String>,
-    /// Arms with any data, by index.
-    pub arms: Vec<NetworkArm>,
 }
 
 /// An arm in a network.
@@ -351,7 +305,7 @@ pub struct Windows {
 /// Initial windows towards a group of hosts.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 pub struct WindowNetwork {
-    /// Name of the network, as [`Network::name`].
+    /// Name of the network, as in `GET /v1/networks`.
     pub name: String,
     /// `prefix`, `service` or `namespace`.
     pub level: String,
@@ -405,10 +359,9 @@ pub struct WindowArm {
 pub struct Explanation {
     /// Host record; without connections and arms, if there is none.
     pub host: Host,
-    /// Only for a host without a record: networks with evidence, the narrowest first. The first that
-    /// decides would choose the arm.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub networks: Vec<Network>,
+    /// What features know of the host, by their names.
+    #[serde(flatten)]
+    pub features: BTreeMap<String, serde_json::Value>,
     /// Initial windows of the host's prefix and namespace, the narrowest first; empty: there is no
     /// evidence, or windows are not learned.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

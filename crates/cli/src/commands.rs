@@ -16,7 +16,6 @@ pub mod hosts;
 pub mod import;
 pub mod metrics;
 pub mod moved;
-pub mod networks;
 pub mod policy;
 pub mod reload;
 pub mod remove_all;

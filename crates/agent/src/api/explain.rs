@@ -1,5 +1,6 @@
 //! `GET /v1/hosts/{address}`: why the next connection to a host will use its arm.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use anyhow::Context;
@@ -10,11 +11,16 @@ use thalweg_units::address::{is_link_local, is_loopback};
 
 use super::answer::{Address, Answer};
 use super::work::Api;
-use super::{RECENT, Wanted, hosts_of, latest, unknown, wanted};
+use super::{RECENT, hosts_of, latest, unknown, wanted};
 use crate::egress;
+use crate::feature::Explained;
 use crate::present::Presenter;
 use crate::shared::Shared;
-use crate::view::{Explanation, Network, WindowNetwork};
+use crate::view::{Explanation, WindowNetwork};
+
+/// Summary of a host of which too little is known.
+const UNKNOWN: &str =
+    "No record of its own, and its networks know too little: the system default stays.";
 
 /// Explains the host: once for each network namespace that knows it, or else by its networks.
 pub(super) async fn explain(
@@ -29,31 +35,24 @@ pub(super) async fn explain(
             false => "",
         };
         let wanted = wanted(shared, &address)?;
+        let explain = |key, host: Option<Host>| {
+            let known = explained(shared, &presenter, wanted.address, key, host)?;
+            anyhow::Ok(known.map(|it| Explanation {
+                summary: format!("{unset}{}", it.summary),
+                ..it
+            }))
+        };
         let mut out = Vec::new();
         for (key, host) in hosts_of(shared, &wanted)? {
-            out.push(Explanation {
-                summary: format!("{unset}{}", presenter.summary(&key, &host)),
-                windows: windows(shared, &presenter, key.netns, &wanted)?,
-                ..explanation(shared, &presenter, &key, &host)?
-            });
+            out.extend(explain(key, Some(host))?);
         }
         if out.is_empty() {
             for netns in namespaces(shared)? {
-                let networks = networks(shared, &presenter, netns, &wanted)?;
-                let windows = windows(shared, &presenter, netns, &wanted)?;
-                if networks.is_empty() && windows.is_empty() {
-                    continue;
-                }
                 let key = HostKey {
                     netns,
                     ..wanted.key
                 };
-                out.push(Explanation {
-                    summary: format!("{unset}{}", presenter.stranger(&networks)),
-                    networks,
-                    windows,
-                    ..explanation(shared, &presenter, &key, &Host::default())?
-                });
+                out.extend(explain(key, None)?);
             }
         }
         match out.is_empty() {
@@ -64,21 +63,41 @@ pub(super) async fn explain(
     .await
 }
 
-fn explanation(
+/// Explanation of a host; `None`: it has no record, and nothing else is known of it.
+fn explained(
     shared: &Shared,
     presenter: &Presenter<'_>,
-    key: &HostKey,
-    host: &Host,
-) -> anyhow::Result<Explanation> {
-    Ok(Explanation {
-        summary: String::new(),
-        host: presenter.host(key, host),
-        networks: Vec::new(),
-        windows: Vec::new(),
-        egress: egress(shared, key)?,
+    address: IpAddr,
+    key: HostKey,
+    host: Option<Host>,
+) -> anyhow::Result<Option<Explanation>> {
+    let asked = Explained {
+        address,
+        key,
+        has_record: host.is_some(),
+    };
+    let context = shared.feature_context();
+    let mut summary = host.as_ref().map(|host| presenter.summary(&key, host));
+    let mut features = BTreeMap::new();
+    for feature in context.features {
+        if let Some(known) = feature.explain(&asked, presenter, &context)? {
+            features.insert(feature.name().to_owned(), known.value);
+            summary = summary.or(known.summary);
+        }
+    }
+    let windows = windows(shared, presenter, &asked)?;
+    if host.is_none() && features.is_empty() && windows.is_empty() {
+        return Ok(None);
+    }
+    Ok(Some(Explanation {
+        host: presenter.host(&key, &host.unwrap_or_default()),
+        features,
+        windows,
+        egress: egress(shared, &key)?,
+        summary: summary.unwrap_or_else(|| UNKNOWN.to_owned()),
         recent: latest::of_host(shared, &key.to_string(), RECENT)?,
         events_share: shared.sampling(|sampling| sampling.share()),
-    })
+    }))
 }
 
 /// Network namespaces in scope, the agent's own first.
@@ -88,81 +107,29 @@ fn namespaces(shared: &Shared) -> anyhow::Result<Vec<u64>> {
     Ok(found)
 }
 
-/// Networks of a host without a record that have records, the narrowest first. The host's service
-/// is known only after connecting. Where a service would decide, all services are returned.
-fn networks(
-    shared: &Shared,
-    presenter: &Presenter<'_>,
-    netns: u64,
-    wanted: &Wanted,
-) -> anyhow::Result<Vec<Network>> {
-    let setup = shared.kernel.setup();
-    // Out of scope, whatever is known.
-    if !setup.has_groups() || is_left_alone(wanted.address) {
-        return Ok(Vec::new());
-    }
-    let mut found = Vec::new();
-    // The host's own record, then the fleet's, in the order of the programs.
-    let mut add = |key: HostKey| -> anyhow::Result<bool> {
-        let mut decides = false;
-        let of_fleet = key
-            .level
-            .fleet_level()
-            .map(|level| HostKey { level, ..key });
-        for key in [key].into_iter().chain(of_fleet) {
-            if let Some(group) = shared.kernel.host(&key)? {
-                let network = presenter.network(&key, &group, None);
-                decides |= network.decides;
-                found.push(network);
-            }
-        }
-        Ok(decides)
-    };
-    let (v4, v6) = (setup.networks.ipv4_prefix, setup.networks.ipv6_prefix);
-    let prefix = HostKey {
-        level: Level::Prefix,
-        ..HostKey::new(netns, wanted.address, v4, v6)?
-    };
-    let mut decides = prefix.prefix_len < wanted.key.prefix_len && add(prefix)?;
-    if let Some(number) = setup.named.find(wanted.address) {
-        decides |= add(HostKey::of_named(netns, number))?;
-    }
-    if !decides {
-        let mut services = shared.kernel.groups()?;
-        services.retain(|(key, _)| key.level == Level::Service && key.netns == netns);
-        services.sort_by_key(|(key, _)| key.addr);
-        for (key, _) in services {
-            add(key)?;
-        }
-    }
-    add(HostKey::of_namespace(netns))?;
-    Ok(found)
-}
-
 /// Records of initial windows towards a host, the narrowest first: prefix, then namespace. The
 /// service between them is known only after connecting.
 fn windows(
     shared: &Shared,
     presenter: &Presenter<'_>,
-    netns: u64,
-    wanted: &Wanted,
+    asked: &Explained,
 ) -> anyhow::Result<Vec<WindowNetwork>> {
     let setup = shared.kernel.setup();
     let allowed = setup.windows();
-    if allowed == 0 || is_left_alone(wanted.address) {
+    if allowed == 0 || is_left_alone(asked.address) {
         return Ok(Vec::new());
     }
     let (v4, v6) = (setup.networks.ipv4_prefix, setup.networks.ipv6_prefix);
     let prefix = HostKey {
         level: Level::WindowPrefix,
-        ..HostKey::new(netns, wanted.address, v4, v6)?
+        ..HostKey::new(asked.key.netns, asked.address, v4, v6)?
     };
     let namespace = HostKey {
         level: Level::WindowNamespace,
-        ..HostKey::of_namespace(netns)
+        ..HostKey::of_namespace(asked.key.netns)
     };
     let mut found = Vec::new();
-    let has_prefix = prefix.prefix_len < wanted.key.prefix_len;
+    let has_prefix = prefix.prefix_len < asked.key.prefix_len;
     for key in has_prefix.then_some(prefix).into_iter().chain([namespace]) {
         if let Some(record) = shared.kernel.host(&key)? {
             found.push(presenter.windows(&key, &record, allowed));

@@ -15,6 +15,7 @@ use axum::Json;
 use axum::http::Uri;
 use axum::response::{IntoResponse, Response};
 use axum::routing::MethodFilter;
+use clap::ArgMatches;
 use serde_json::{Value, json};
 use thalweg_bpf_objects::names::learn::maps;
 use thalweg_bpf_types::raw;
@@ -25,6 +26,7 @@ use crate::api::answer::Answer;
 use crate::config::reader::Section;
 use crate::feature::{
     Context, Feature, Hint, LeftoverName, List, MetricsWriter, Polled, Route, Settings, Undo,
+    row_limit,
 };
 use crate::kernel::{Kernel, Setup};
 use crate::metrics::page::Page;
@@ -303,8 +305,8 @@ impl List for State {
         "List the learned clamps of congestion windows, by remote host"
     }
 
-    fn show(&self, answer: &mut Value, limit: usize) -> Result<String> {
-        show::list(answer, limit)
+    fn show(&self, answer: &mut Value, options: &ArgMatches) -> Result<String> {
+        show::list(answer, row_limit(options))
     }
 }
 

@@ -2,12 +2,13 @@
 
 use anyhow::Result;
 use clap::Args;
+use thalweg_agent::features;
 use thalweg_agent::view::{Explanation, HostArm};
 use thalweg_terminal::output::{self, milliseconds_text, percent_text, rate_text, span_text};
 use thalweg_units::figures::three_digits;
 use thalweg_units::printable;
 
-use super::{events, networks, windows};
+use super::{events, windows};
 use crate::client::percent_encode;
 use crate::options::{Global, parse_host};
 
@@ -24,15 +25,13 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
     let path = format!("/v1/hosts/{}", percent_encode(&options.host));
     let explanations: Vec<Explanation> = global.agent_client()?.get(&path)?;
     let several = explanations.len() > 1;
-    let texts = explanations
-        .iter()
-        .map(|one| explanation_text(one, several));
-    output::show_value(&global.format, &explanations, || {
-        texts.collect::<Vec<_>>().join("\n")
-    })
+    let texts = explanations.iter();
+    let texts: Result<Vec<String>> = texts.map(|one| explanation_text(one, several)).collect();
+    let text = texts?.join("\n");
+    output::show_value(&global.format, &explanations, || text)
 }
 
-fn explanation_text(explanation: &Explanation, several: bool) -> String {
+fn explanation_text(explanation: &Explanation, several: bool) -> Result<String> {
     let host = &explanation.host;
     let namespace = match &host.container {
         Some(container) => format!(" (container {})", printable(container)),
@@ -47,16 +46,19 @@ fn explanation_text(explanation: &Explanation, several: bool) -> String {
             devices.join(" or ")
         ));
     }
-    let known = match explanation.windows.as_slice() {
-        [] => String::new(),
-        of => format!("\nInitial windows:\n{}", windows::windows_table(of)),
-    };
-    if !explanation.networks.is_empty() {
-        text.push_str(&networks::networks_table(&explanation.networks));
+    let mut known = String::new();
+    for feature in features::all() {
+        if let Some(value) = explanation.features.get(feature.name()) {
+            known += &feature.explanation_text(value)?;
+        }
+    }
+    if !explanation.windows.is_empty() {
+        known += "\nInitial windows:\n";
+        known += &windows::windows_table(&explanation.windows);
     }
     // A host without record.
     if host.connections == 0 && host.scored == 0 {
-        return text + &known;
+        return Ok(text + &known);
     }
     text.push_str(&output::pairs_table(vec![
         (
@@ -117,7 +119,7 @@ fn explanation_text(explanation: &Explanation, several: bool) -> String {
              latest are known.\n"
         ));
     }
-    text
+    Ok(text)
 }
 
 fn arm_row(arm: &HostArm, best: Option<&str>) -> Vec<String> {

@@ -12,7 +12,6 @@ use thalweg_units::prefix::{Prefix, PrefixError};
 use super::session::State;
 use crate::api::answer::{Answer, Failure, parse_query};
 use crate::feature::Context;
-use crate::present::Presenter;
 use crate::view;
 
 /// Most networks in advice.
@@ -89,8 +88,7 @@ pub fn advise(state: &State, uri: &Uri, context: &Context<'_>) -> Answer<Respons
     let mut advice = state.advice_view(scope, prefix, context)?;
     if scope == Scope::All {
         let table = context.kernel.arms()?;
-        let containers = context.containers.clone();
-        let presenter = Presenter::new(context.kernel, &table, containers);
+        let presenter = context.presenter(&table);
         advice.networks = context.network_limits(&presenter);
         // The group of all connections is among the groups.
         let is_held =
