@@ -4,21 +4,24 @@
 use std::any::Any;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
+use std::fs::File;
 use std::net::IpAddr;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::Result;
-use axum::http::{StatusCode, Uri};
-use axum::response::Response;
+use axum::Json;
+use axum::http::{Method, StatusCode, Uri};
+use axum::response::{IntoResponse, Response};
 use axum::routing::MethodFilter;
 use clap::{Arg, ArgMatches, Command, value_parser};
+use serde::Serialize;
 use serde_json::Value;
 use thalweg_bpf_types::raw;
 use thalweg_control::policy::history::History;
 use thalweg_control::system::NetworkNamespace;
-use thalweg_learner::HostKey;
+use thalweg_learner::{HostKey, Mode};
 
 use crate::api::answer::{Answer, Failure};
 use crate::comparison::Compared;
@@ -28,8 +31,9 @@ use crate::metrics::page::Page;
 use crate::overridden::Taken;
 use crate::present::Presenter;
 use crate::requirements::Requirement;
+use crate::sampling::Sampler;
 use crate::scans;
-use crate::store::{Moment, Store, StoreError};
+use crate::store::{HostRow, Moment, Restored, Snapshot, Store, StoreError};
 use crate::view::NetworkLimits;
 
 /// A feature's section of the configuration.
@@ -67,6 +71,12 @@ pub struct Context<'a> {
     pub policies: &'a History,
     /// Store for queries.
     pub store: &'a Mutex<Store>,
+    /// Sampling of stored events.
+    pub sampling: &'a Mutex<Sampler>,
+    /// Host records as a whole.
+    pub records: &'a dyn Records,
+    /// State directory.
+    pub state: &'a Path,
     /// Reporter of problems that have another kind than the feature's name.
     pub reporter: &'a dyn Reporter,
     /// All features.
@@ -81,6 +91,16 @@ impl Context<'_> {
     pub fn store<T>(&self, action: impl FnOnce(&mut Store) -> Result<T, StoreError>) -> Result<T> {
         let mut store = self.store.lock().unwrap_or_else(PoisonError::into_inner);
         Ok(action(&mut store)?)
+    }
+
+    /// Uses the sampling of stored events.
+    pub fn sampling<T>(&self, action: impl FnOnce(&mut Sampler) -> T) -> T {
+        action(&mut self.sampling.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The mode in force.
+    pub fn mode(&self) -> Mode {
+        self.kernel.params().mode
     }
 
     /// The time on the store's clock, ms.
@@ -109,6 +129,27 @@ pub trait Reporter {
     fn problem(&self, kind: &'static str, text: Option<String>);
     /// Sets a problem that nobody must repair.
     fn warning(&self, kind: &'static str, text: String);
+}
+
+/// Host records as a whole, which the agent counts, saves and restores.
+pub trait Records {
+    /// Head of a document of all records.
+    fn document_header(&self) -> Snapshot;
+    /// Counts the records, for `status`.
+    ///
+    /// # Errors
+    /// The map cannot be read.
+    fn count(&self) -> Result<()>;
+    /// Puts records of a document into the kernel. Those of the namespace of the agent that wrote it
+    /// go to this agent's namespace.
+    ///
+    /// # Errors
+    /// A record cannot be read, or the kernel refuses it.
+    fn import(
+        &self,
+        header: &Snapshot,
+        records: &mut dyn Iterator<Item = Result<HostRow>>,
+    ) -> Result<Restored>;
 }
 
 /// A session of the agent, for the thread of a feature.
@@ -183,6 +224,62 @@ pub struct Explanation {
 
 /// Method and path of a route below `/v1`.
 pub type Route = (MethodFilter, &'static str);
+
+/// A request of a route.
+pub struct Request<'a> {
+    /// Method of the request.
+    pub method: &'a Method,
+    /// Path of the route.
+    pub route: &'static str,
+    /// Path and query of the request.
+    pub uri: &'a Uri,
+    /// Parameter in the path; empty: the route has none.
+    pub parameter: &'a str,
+    /// Body, where the route takes one.
+    pub body: Option<&'a File>,
+}
+
+/// Bounds of a body, which is received into an unnamed file; one at a time.
+#[derive(Clone, Debug)]
+pub struct BodyBounds {
+    /// Largest number of bytes.
+    pub bytes: u64,
+    /// Refusal of a larger body.
+    pub too_large: String,
+    /// Refusal while another body is received or used.
+    pub busy: &'static str,
+}
+
+/// A reply to a request.
+pub enum Reply {
+    /// A reply that is made at once.
+    Whole(Response),
+    /// A reply that is made page by page.
+    Pages(Listing),
+}
+
+impl Reply {
+    /// A reply in JSON.
+    pub fn json(value: impl Serialize) -> Self {
+        Self::Whole(Json(value).into_response())
+    }
+}
+
+/// A list in JSON, made a page at a time as the client reads: neither a long list nor a slow client
+/// takes memory.
+pub struct Listing {
+    /// Text before the items.
+    pub head: String,
+    /// Text between items.
+    pub separator: &'static str,
+    /// Text after the items.
+    pub tail: &'static str,
+    /// Maker of the pages.
+    pub pages: PageMaker,
+}
+
+/// Makes the next page of a list: items in JSON, and whether another page follows.
+pub type PageMaker = Box<dyn FnMut(&Context<'_>) -> Result<(Vec<String>, bool)> + Send>;
 
 /// Kind of a problem, and a sentence for an operator who sees it.
 pub type Hint = (&'static str, &'static str);
@@ -293,6 +390,22 @@ pub trait Feature: Send + Sync {
     /// The request is refused, or the answer is not known.
     fn answer(&self, route: &str, _: &Uri, _: &Context<'_>) -> Answer<Response> {
         Err(Failure(StatusCode::NOT_FOUND, route.to_owned()))
+    }
+    /// The reply to a request of such a route, where it depends on more than the route and the query.
+    ///
+    /// # Errors
+    /// The request is refused, or the answer is not known.
+    fn reply(&self, request: &Request<'_>, context: &Context<'_>) -> Answer<Reply> {
+        let answer = self.answer(request.route, request.uri, context)?;
+        Ok(Reply::Whole(answer))
+    }
+    /// Bounds of the body of a route's requests; `None`: bodies are ignored.
+    fn body_bounds(&self, _route: &str, _: &Kernel) -> Option<BodyBounds> {
+        None
+    }
+    /// Whether requests walk over all host records, and so wait for others that do.
+    fn walks_hosts(&self) -> bool {
+        false
     }
     /// Notes the network namespaces in scope, whenever they were read.
     fn note_namespaces(&self, _: &[NetworkNamespace]) {}

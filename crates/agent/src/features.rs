@@ -16,6 +16,7 @@ macro_rules! features {
 }
 
 features! {
+    hosts,
     networks,
     clamps,
     fleet,

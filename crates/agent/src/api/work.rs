@@ -26,8 +26,8 @@ const COUNT_SHARE: u32 = 20;
 #[derive(Clone)]
 pub(super) struct Api {
     pub(super) shared: Arc<Shared>,
-    /// Permit for an import; there is one.
-    pub(super) importing: Arc<Semaphore>,
+    /// Permit to receive and use a body; there is one.
+    pub(super) receiving: Arc<Semaphore>,
     /// Policies that were applied, for the names of their rules.
     pub(super) history: Arc<History>,
     turns: Arc<Semaphore>,
@@ -64,7 +64,7 @@ impl Api {
         Self {
             history: Arc::new(History::at(&shared.config.paths.state)),
             shared,
-            importing: Arc::new(Semaphore::new(1)),
+            receiving: Arc::new(Semaphore::new(1)),
             turns: Arc::new(Semaphore::new(AT_A_TIME)),
             counted: Arc::new(Mutex::new(None)),
             metrics: Arc::new(Mutex::new(None)),

@@ -46,6 +46,10 @@ impl Feature for State {
         &[(MethodFilter::GET, "/v1/networks")]
     }
 
+    fn walks_hosts(&self) -> bool {
+        true
+    }
+
     fn answer(&self, _: &str, uri: &Uri, context: &Context<'_>) -> Answer<Response> {
         let asked: Asked = parse_query(uri)?;
         let kernel = context.kernel;

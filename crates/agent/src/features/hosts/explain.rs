@@ -3,69 +3,62 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use anyhow::Context;
-use axum::Json;
-use axum::extract::State;
+use anyhow::Context as _;
 use thalweg_learner::{Host, HostKey, Level};
 use thalweg_units::address::{is_link_local, is_loopback};
 
-use super::answer::{Address, Answer};
-use super::work::Api;
-use super::{RECENT, hosts_of, latest, unknown, wanted};
+use super::{hosts_of, unknown, wanted};
+use crate::api::answer::Answer;
+use crate::api::latest;
 use crate::egress;
-use crate::feature::Explained;
+use crate::feature::{Context, Explained};
 use crate::present::Presenter;
-use crate::shared::Shared;
 use crate::view::{Explanation, WindowNetwork};
 
+/// Number of events in an explanation.
+const RECENT: u32 = 10;
 /// Summary of a host of which too little is known.
 const UNKNOWN: &str =
     "No record of its own, and its networks know too little: the system default stays.";
 
 /// Explains the host: once for each network namespace that knows it, or else by its networks.
-pub(super) async fn explain(
-    State(api): State<Api>,
-    Address(address): Address,
-) -> Answer<Json<Vec<Explanation>>> {
-    api.work(move |shared| {
-        let table = shared.kernel.arms()?;
-        let presenter = shared.presenter(&table);
-        let unset = match shared.kernel.setup().advise.only {
-            true => "This agent sets nothing but trials. ",
-            false => "",
-        };
-        let wanted = wanted(shared, &address)?;
-        let explain = |key, host: Option<Host>| {
-            let known = explained(shared, &presenter, wanted.address, key, host)?;
-            anyhow::Ok(known.map(|it| Explanation {
-                summary: format!("{unset}{}", it.summary),
-                ..it
-            }))
-        };
-        let mut out = Vec::new();
-        for (key, host) in hosts_of(shared, &wanted)? {
-            out.extend(explain(key, Some(host))?);
+pub fn explain(address: &str, context: &Context<'_>) -> Answer<Vec<Explanation>> {
+    let table = context.kernel.arms()?;
+    let presenter = context.presenter(&table);
+    let unset = match context.kernel.setup().advise.only {
+        true => "This agent sets nothing but trials. ",
+        false => "",
+    };
+    let wanted = wanted(context, address)?;
+    let explain = |key, host: Option<Host>| {
+        let known = explained(context, &presenter, wanted.address, key, host)?;
+        anyhow::Ok(known.map(|it| Explanation {
+            summary: format!("{unset}{}", it.summary),
+            ..it
+        }))
+    };
+    let mut out = Vec::new();
+    for (key, host) in hosts_of(context, &wanted)? {
+        out.extend(explain(key, Some(host))?);
+    }
+    if out.is_empty() {
+        for netns in namespaces(context)? {
+            let key = HostKey {
+                netns,
+                ..wanted.key
+            };
+            out.extend(explain(key, None)?);
         }
-        if out.is_empty() {
-            for netns in namespaces(shared)? {
-                let key = HostKey {
-                    netns,
-                    ..wanted.key
-                };
-                out.extend(explain(key, None)?);
-            }
-        }
-        match out.is_empty() {
-            true => Err(unknown(&address)),
-            false => Ok(Json(out)),
-        }
-    })
-    .await
+    }
+    match out.is_empty() {
+        true => Err(unknown(address)),
+        false => Ok(out),
+    }
 }
 
 /// Explanation of a host; `None`: it has no record, and nothing else is known of it.
 fn explained(
-    shared: &Shared,
+    context: &Context<'_>,
     presenter: &Presenter<'_>,
     address: IpAddr,
     key: HostKey,
@@ -76,16 +69,15 @@ fn explained(
         key,
         has_record: host.is_some(),
     };
-    let context = shared.feature_context();
     let mut summary = host.as_ref().map(|host| presenter.summary(&key, host));
     let mut features = BTreeMap::new();
     for feature in context.features {
-        if let Some(known) = feature.explain(&asked, presenter, &context)? {
+        if let Some(known) = feature.explain(&asked, presenter, context)? {
             features.insert(feature.name().to_owned(), known.value);
             summary = summary.or(known.summary);
         }
     }
-    let windows = windows(shared, presenter, &asked)?;
+    let windows = windows(context, presenter, &asked)?;
     if host.is_none() && features.is_empty() && windows.is_empty() {
         return Ok(None);
     }
@@ -93,28 +85,28 @@ fn explained(
         host: presenter.host(&key, &host.unwrap_or_default()),
         features,
         windows,
-        egress: egress(shared, &key)?,
+        egress: egress(context, &key)?,
         summary: summary.unwrap_or_else(|| UNKNOWN.to_owned()),
-        recent: latest::of_host(shared, &key.to_string(), RECENT)?,
-        events_share: shared.sampling(|sampling| sampling.share()),
+        recent: latest::of_host(context, &key.to_string(), RECENT)?,
+        events_share: context.sampling(|sampling| sampling.share()),
     }))
 }
 
 /// Network namespaces in scope, the agent's own first.
-fn namespaces(shared: &Shared) -> anyhow::Result<Vec<u64>> {
-    let mut found: Vec<u64> = shared.kernel.defaults()?.into_keys().collect();
-    found.sort_by_key(|&netns| (netns != shared.own_netns, netns));
+fn namespaces(context: &Context<'_>) -> anyhow::Result<Vec<u64>> {
+    let mut found: Vec<u64> = context.kernel.defaults()?.into_keys().collect();
+    found.sort_by_key(|&netns| (netns != context.own_netns, netns));
     Ok(found)
 }
 
 /// Records of initial windows towards a host, the narrowest first: prefix, then namespace. The
 /// service between them is known only after connecting.
 fn windows(
-    shared: &Shared,
+    context: &Context<'_>,
     presenter: &Presenter<'_>,
     asked: &Explained,
 ) -> anyhow::Result<Vec<WindowNetwork>> {
-    let setup = shared.kernel.setup();
+    let setup = context.kernel.setup();
     let allowed = setup.windows();
     if allowed == 0 || is_left_alone(asked.address) {
         return Ok(Vec::new());
@@ -131,7 +123,7 @@ fn windows(
     let mut found = Vec::new();
     let has_prefix = prefix.prefix_len < asked.key.prefix_len;
     for key in has_prefix.then_some(prefix).into_iter().chain([namespace]) {
-        if let Some(record) = shared.kernel.host(&key)? {
+        if let Some(record) = context.kernel.host(&key)? {
             found.push(presenter.windows(&key, &record, allowed));
         }
     }
@@ -139,8 +131,8 @@ fn windows(
 }
 
 /// Devices by which connections to a host may leave, if there are several.
-fn egress(shared: &Shared, key: &HostKey) -> anyhow::Result<Vec<String>> {
-    if key.netns != shared.own_netns {
+fn egress(context: &Context<'_>, key: &HostKey) -> anyhow::Result<Vec<String>> {
+    if key.netns != context.own_netns {
         return Ok(Vec::new());
     }
     let devices = egress::devices(key.address()).context("asking for routes")?;
