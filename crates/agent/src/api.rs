@@ -120,7 +120,6 @@ fn router(shared: Arc<Shared>) -> Router {
             get(explain::explain).delete(reset_one),
         )
         .route("/v1/networks", get(networks::networks))
-        .route("/v1/windows", get(networks::windows))
         .route("/v1/events", get(events))
         .route("/v1/events/stream", get(stream))
         .route("/v1/history", get(history::history))

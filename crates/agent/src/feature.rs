@@ -4,6 +4,7 @@
 use std::any::Any;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
+use std::net::IpAddr;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -16,13 +17,15 @@ use serde_json::Value;
 use thalweg_bpf_types::raw;
 use thalweg_control::policy::history::History;
 use thalweg_control::system::NetworkNamespace;
+use thalweg_learner::HostKey;
 
 use crate::api::answer::{Answer, Failure};
 use crate::comparison::Compared;
 use crate::config::reader::Section;
+use crate::counters::Counters;
 use crate::kernel::{ArmTable, Kernel, Setup};
 use crate::metrics::page::Page;
-use crate::overridden::Taken;
+use crate::overridden::Tally;
 use crate::present::Presenter;
 use crate::requirements::Requirement;
 use crate::scans;
@@ -78,6 +81,11 @@ impl Context<'_> {
     pub fn store<T>(&self, action: impl FnOnce(&mut Store) -> Result<T, StoreError>) -> Result<T> {
         let mut store = self.store.lock().unwrap_or_else(PoisonError::into_inner);
         Ok(action(&mut store)?)
+    }
+
+    /// A presenter of records under this arm table.
+    pub fn presenter<'a>(&'a self, arms: &'a ArmTable) -> Presenter<'a> {
+        Presenter::new(self.kernel, arms, Arc::clone(&self.containers))
     }
 
     /// The time on the store's clock, ms.
@@ -248,9 +256,9 @@ pub trait Feature: Send + Sync {
     fn save(&self, _: &mut Store) -> Result<(), StoreError> {
         Ok(())
     }
-    /// Ended flows that rules with a share took, by the rule's name.
-    fn taken_flows(&self) -> BTreeMap<String, Taken> {
-        BTreeMap::new()
+    /// Connections with the feature's settings, and those whose settings something replaced.
+    fn overridden(&self, _: &Counters) -> Vec<Tally> {
+        Vec::new()
     }
     /// Comparisons for the fleet: the learner's, where it is asked for, then those of rules.
     fn comparisons(&self, _learner: bool, _: &Context<'_>) -> Vec<Compared> {
@@ -266,6 +274,24 @@ pub trait Feature: Send + Sync {
     /// The request is refused, or the answer is not known.
     fn answer(&self, route: &str, _: &Uri, _: &Context<'_>) -> Answer<Response> {
         Err(Failure(StatusCode::NOT_FOUND, route.to_owned()))
+    }
+    /// Explanation of a remote host by the key of its record and an address of its, as the value of
+    /// the feature's key in `GET /v1/hosts/{address}`; `None`: it has no key.
+    ///
+    /// # Errors
+    /// Maps that cannot be read.
+    fn explain(
+        &self,
+        _host: &HostKey,
+        _address: IpAddr,
+        _: &Presenter<'_>,
+        _: &Context<'_>,
+    ) -> Result<Option<Value>> {
+        Ok(None)
+    }
+    /// Text of `thalweg explain` for such a value; `None`: no text.
+    fn explanation_text(&self, _: &Value) -> Option<String> {
+        None
     }
     /// Notes the network namespaces in scope, whenever they were read.
     fn note_namespaces(&self, _: &[NetworkNamespace]) {}
@@ -325,9 +351,18 @@ pub trait Feature: Send + Sync {
 pub trait List {
     /// Sentence of `--help` on the sub-command.
     fn about(&self) -> &'static str;
-    /// Table of the answer to `GET /v1/NAME`, for a terminal. At most `limit` of its rows stay in the answer.
+    /// Name of the rows.
+    fn rows(&self) -> &'static str {
+        "rows"
+    }
+    /// Option that leaves rows out, and its help; `None`: there is none.
+    fn filter(&self) -> Option<(&'static str, &'static str)> {
+        None
+    }
+    /// Table of the answer to `GET /v1/NAME`, for a terminal. At most `limit` of its rows stay in the
+    /// answer, of those that the filter leaves.
     ///
     /// # Errors
     /// The answer has another form.
-    fn show(&self, answer: &mut Value, limit: usize) -> Result<String>;
+    fn show(&self, answer: &mut Value, limit: usize, is_filtered: bool) -> Result<String>;
 }

@@ -28,4 +28,3 @@ pub mod sockops;
 pub mod status;
 pub mod top;
 pub mod web;
-pub mod windows;

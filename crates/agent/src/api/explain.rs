@@ -1,10 +1,12 @@
 //! `GET /v1/hosts/{address}`: why the next connection to a host will use its arm.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use anyhow::Context;
 use axum::Json;
 use axum::extract::State;
+use serde_json::Value;
 use thalweg_learner::{Host, HostKey, Level};
 use thalweg_units::address::{is_link_local, is_loopback};
 
@@ -14,7 +16,7 @@ use super::{RECENT, Wanted, hosts_of, latest, unknown, wanted};
 use crate::egress;
 use crate::present::Presenter;
 use crate::shared::Shared;
-use crate::view::{Explanation, Network, WindowNetwork};
+use crate::view::{Explanation, Network};
 
 /// Explains the host: once for each network namespace that knows it, or else by its networks.
 pub(super) async fn explain(
@@ -33,25 +35,25 @@ pub(super) async fn explain(
         for (key, host) in hosts_of(shared, &wanted)? {
             out.push(Explanation {
                 summary: format!("{unset}{}", presenter.summary(&key, &host)),
-                windows: windows(shared, &presenter, key.netns, &wanted)?,
+                features: of_features(shared, &presenter, &key, wanted.address)?,
                 ..explanation(shared, &presenter, &key, &host)?
             });
         }
         if out.is_empty() {
             for netns in namespaces(shared)? {
                 let networks = networks(shared, &presenter, netns, &wanted)?;
-                let windows = windows(shared, &presenter, netns, &wanted)?;
-                if networks.is_empty() && windows.is_empty() {
-                    continue;
-                }
                 let key = HostKey {
                     netns,
                     ..wanted.key
                 };
+                let features = of_features(shared, &presenter, &key, wanted.address)?;
+                if networks.is_empty() && features.is_empty() {
+                    continue;
+                }
                 out.push(Explanation {
                     summary: format!("{unset}{}", presenter.stranger(&networks)),
                     networks,
-                    windows,
+                    features,
                     ..explanation(shared, &presenter, &key, &Host::default())?
                 });
             }
@@ -74,7 +76,7 @@ fn explanation(
         summary: String::new(),
         host: presenter.host(key, host),
         networks: Vec::new(),
-        windows: Vec::new(),
+        features: BTreeMap::new(),
         egress: egress(shared, key)?,
         recent: latest::of_host(shared, &key.to_string(), RECENT)?,
         events_share: shared.sampling(|sampling| sampling.share()),
@@ -139,34 +141,18 @@ fn networks(
     Ok(found)
 }
 
-/// Records of initial windows towards a host, the narrowest first: prefix, then namespace. The
-/// service between them is known only after connecting.
-fn windows(
+/// Explanations of a host by features, by their names.
+fn of_features(
     shared: &Shared,
     presenter: &Presenter<'_>,
-    netns: u64,
-    wanted: &Wanted,
-) -> anyhow::Result<Vec<WindowNetwork>> {
-    let setup = shared.kernel.setup();
-    let allowed = setup.windows();
-    if allowed == 0 || is_left_alone(wanted.address) {
-        return Ok(Vec::new());
-    }
-    let (v4, v6) = (setup.networks.ipv4_prefix, setup.networks.ipv6_prefix);
-    let prefix = HostKey {
-        level: Level::WindowPrefix,
-        ..HostKey::new(netns, wanted.address, v4, v6)?
-    };
-    let namespace = HostKey {
-        level: Level::WindowNamespace,
-        ..HostKey::of_namespace(netns)
-    };
-    let mut found = Vec::new();
-    let has_prefix = prefix.prefix_len < wanted.key.prefix_len;
-    for key in has_prefix.then_some(prefix).into_iter().chain([namespace]) {
-        if let Some(record) = shared.kernel.host(&key)? {
-            found.push(presenter.windows(&key, &record, allowed));
-        }
+    key: &HostKey,
+    address: IpAddr,
+) -> anyhow::Result<BTreeMap<String, Value>> {
+    let mut found = BTreeMap::new();
+    let context = shared.feature_context();
+    for feature in context.features.iter().filter(|_| !is_left_alone(address)) {
+        let explained = feature.explain(key, address, presenter, &context)?;
+        found.extend(explained.map(|it| (feature.name().to_owned(), it)));
     }
     Ok(found)
 }

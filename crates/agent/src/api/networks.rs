@@ -1,47 +1,24 @@
-//! `GET /v1/networks` and `GET /v1/windows`: records of networks.
+//! `GET /v1/networks`: records of networks.
 
-use std::cmp::Reverse;
 use std::collections::HashMap;
 
 use axum::Json;
 use axum::extract::State;
 use serde::Deserialize;
-use thalweg_learner::{Host, HostKey, Level, window};
+use thalweg_learner::{HostKey, Level};
 
 use super::answer::{Answer, Query};
 use super::work::Api;
 use crate::limits;
+use crate::present::keep_networks;
 use crate::shared::Shared;
-use crate::view::{Networks, Windows};
+use crate::view::Networks;
 
-/// Query of `GET /v1/networks` and `GET /v1/windows`.
+/// Query of `GET /v1/networks`.
 #[derive(Deserialize)]
 pub(super) struct Asked {
     /// Number of networks, those with most measurements; `None`: all.
     limit: Option<usize>,
-}
-
-impl Asked {
-    /// Keeps the `limit` records with most measurements, the narrowest first, then by address.
-    fn keep(&self, records: &mut Vec<(HostKey, Host)>) {
-        let limit = self.limit.unwrap_or(usize::MAX);
-        if limit < records.len() {
-            records.sort_by_key(|(key, record)| (Reverse(record.scored), place(key)));
-            records.truncate(limit);
-        }
-        records.sort_by_key(|(key, _)| place(key));
-    }
-}
-
-/// Sort key: narrow networks first, then by address; the fleet's record follows the agent's own.
-fn place(key: &HostKey) -> impl Ord + use<> {
-    (
-        key.level.own_level(),
-        key.addr,
-        key.prefix_len,
-        key.netns,
-        key.level,
-    )
 }
 
 /// Groups of hosts, the narrowest first, then by name.
@@ -53,7 +30,7 @@ pub(super) async fn networks(
         let table = shared.kernel.arms()?;
         let presenter = shared.presenter(&table);
         let mut groups = shared.kernel.groups()?;
-        asked.keep(&mut groups);
+        keep_networks(&mut groups, asked.limit);
         let counts = hosts_by_group(shared)?;
         let hosts = |key: &HostKey| match key.level.own_level() {
             level @ (Level::Prefix | Level::Named | Level::Namespace) => {
@@ -71,29 +48,6 @@ pub(super) async fn networks(
             networks: networks.collect(),
             limits,
             limits_untold: limits::untold(&shared.kernel),
-        }))
-    })
-    .await
-}
-
-/// Initial windows by network, the narrowest first, then by name.
-pub(super) async fn windows(
-    State(api): State<Api>,
-    Query(asked): Query<Asked>,
-) -> Answer<Json<Windows>> {
-    api.work(move |shared| {
-        let table = shared.kernel.arms()?;
-        let presenter = shared.presenter(&table);
-        let allowed = shared.kernel.setup().windows();
-        let mut records = shared.kernel.windows()?;
-        asked.keep(&mut records);
-        let segments = (0..window::COUNT).filter(|arm| allowed >> arm & 1 != 0);
-        Ok(Json(Windows {
-            segments: segments.map(window::arm_segments).collect(),
-            networks: records
-                .iter()
-                .map(|(key, record)| presenter.windows(key, record, allowed))
-                .collect(),
         }))
     })
     .await

@@ -303,7 +303,7 @@ impl List for State {
         "List the learned clamps of congestion windows, by remote host"
     }
 
-    fn show(&self, answer: &mut Value, limit: usize) -> Result<String> {
+    fn show(&self, answer: &mut Value, limit: usize, _: bool) -> Result<String> {
         show::list(answer, limit)
     }
 }

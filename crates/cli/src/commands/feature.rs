@@ -2,18 +2,22 @@
 //! name, sentence and table.
 
 use anyhow::Result;
-use clap::{Arg, ArgMatches, Command, FromArgMatches, Subcommand, value_parser};
+use clap::{Arg, ArgAction, ArgMatches, Command, FromArgMatches, Subcommand, value_parser};
 use serde_json::Value;
 use thalweg_agent::features;
 use thalweg_terminal::output;
 
 use crate::options::Global;
 
+/// Name of a list's filter among the arguments.
+const FILTER: &str = "filter";
+
 /// The list of a feature.
 #[derive(Clone, Debug)]
 pub struct List {
     feature: String,
     limit: usize,
+    is_filtered: bool,
 }
 
 impl Subcommand for List {
@@ -23,12 +27,18 @@ impl Subcommand for List {
             .iter()
             .filter_map(|it| Some((it.name(), it.list()?)));
         lists.fold(command, |command, (name, list)| {
+            let rows = list.rows();
             let limit = Arg::new("limit")
                 .long("limit")
                 .value_name("N")
                 .value_parser(value_parser!(usize))
-                .help("Show at most this many rows. Default: all");
-            command.subcommand(Command::new(name).about(list.about()).arg(limit))
+                .help(format!("Show at most this many {rows}. Default: all"));
+            let filter = list.filter().map(|(name, help)| {
+                let filter = Arg::new(FILTER).long(name).help(help);
+                filter.action(ArgAction::SetTrue)
+            });
+            let options = filter.into_iter().chain([limit]);
+            command.subcommand(Command::new(name).about(list.about()).args(options))
         })
     }
 
@@ -49,6 +59,7 @@ impl FromArgMatches for List {
         Ok(Self {
             feature: feature.to_owned(),
             limit: options.get_one("limit").copied().unwrap_or(usize::MAX),
+            is_filtered: matches!(options.try_get_one(FILTER), Ok(Some(true))),
         })
     }
 
@@ -66,7 +77,7 @@ pub fn run(global: &Global, list: &List) -> Result<()> {
     let features = features::all();
     let feature = features.iter().find(|it| it.name() == list.feature);
     let shown = feature.and_then(|it| it.list());
-    let shown = shown.map(|it| it.show(&mut answer, list.limit));
+    let shown = shown.map(|it| it.show(&mut answer, list.limit, list.is_filtered));
     let text = shown.transpose()?.unwrap_or_default();
     output::show_value(&global.format, &answer, || text)
 }
