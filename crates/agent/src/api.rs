@@ -40,7 +40,6 @@ mod page;
 pub mod socket;
 pub mod tcp;
 pub mod web;
-mod windows;
 mod work;
 
 use answer::{Answer, Failure, Parameter, Query};
@@ -142,7 +141,6 @@ fn router(shared: Arc<Shared>) -> Router {
         .route("/metrics", get(metrics))
         .route("/v1/status", get(status))
         .route("/v1/arms", get(arms))
-        .route("/v1/windows", get(windows::windows))
         .route("/v1/events", get(events))
         .route("/v1/events/stream", get(stream))
         .route("/v1/history", get(history::history))

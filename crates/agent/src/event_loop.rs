@@ -610,11 +610,11 @@ impl EventLoop {
 /// # Errors
 /// Maps that cannot be read.
 fn ran_instead(shared: &Shared) -> Result<Seen> {
-    let features = shared.statistics.features.iter();
+    let (features, counters) = (shared.statistics.features.iter(), shared.kernel.counters()?);
     Ok(Seen {
-        counters: shared.kernel.counters()?,
         names: shared.kernel.overridden()?,
-        rules: features.flat_map(|it| it.taken_flows()).collect(),
+        of_features: features.flat_map(|it| it.overridden(&counters)).collect(),
+        counters,
         ..Seen::default()
     })
 }

@@ -26,9 +26,10 @@ use thalweg_learner::{HostKey, Mode};
 use crate::api::answer::{Answer, Failure};
 use crate::comparison::Compared;
 use crate::config::reader::Section;
+use crate::counters::Counters;
 use crate::kernel::{ArmTable, Kernel, Setup};
 use crate::metrics::page::Page;
-use crate::overridden::Taken;
+use crate::overridden::Tally;
 use crate::present::Presenter;
 use crate::requirements::Requirement;
 use crate::sampling::Sampler;
@@ -203,25 +204,6 @@ pub struct Polled {
 /// Writes metrics that were read before.
 pub type MetricsWriter = Box<dyn Fn(&mut Page<'_>) -> fmt::Result + Send + Sync>;
 
-/// A host that is explained.
-#[derive(Clone, Copy, Debug)]
-pub struct Explained {
-    /// Address of the host.
-    pub address: IpAddr,
-    /// Key of the host's record.
-    pub key: HostKey,
-    /// Whether the host has a record.
-    pub has_record: bool,
-}
-
-/// A feature's part of an explanation.
-pub struct Explanation {
-    /// Value of the feature's key in `GET /v1/hosts/{address}`.
-    pub value: Value,
-    /// Sentence on the choice for a host without a record; `None`: too little is known.
-    pub summary: Option<String>,
-}
-
 /// Method and path of a route below `/v1`.
 pub type Route = (MethodFilter, &'static str);
 
@@ -372,9 +354,9 @@ pub trait Feature: Send + Sync {
     fn save(&self, _: &mut Store) -> Result<(), StoreError> {
         Ok(())
     }
-    /// Ended flows that rules with a share took, by the rule's name.
-    fn taken_flows(&self) -> BTreeMap<String, Taken> {
-        BTreeMap::new()
+    /// Connections with the feature's settings, and those whose settings something replaced.
+    fn overridden(&self, _: &Counters) -> Vec<Tally> {
+        Vec::new()
     }
     /// Comparisons for the fleet: the learner's, where it is asked for, then those of rules.
     fn comparisons(&self, _learner: bool, _: &Context<'_>) -> Vec<Compared> {
@@ -407,30 +389,34 @@ pub trait Feature: Send + Sync {
     fn walks_hosts(&self) -> bool {
         false
     }
-    /// Notes the network namespaces in scope, whenever they were read.
-    fn note_namespaces(&self, _: &[NetworkNamespace]) {}
-    /// Limits of the connections of each network, the busiest first.
-    fn network_limits(&self, _: &Presenter<'_>) -> Vec<NetworkLimits> {
-        Vec::new()
-    }
-    /// Explains the choice for the next connection to a host, by what else is known; `None`: nothing.
+    /// Explanation of a remote host by the key of its record and an address of its, as the value of
+    /// the feature's key in `GET /v1/hosts/{address}`; `None`: it has no key.
     ///
     /// # Errors
     /// Maps that cannot be read.
     fn explain(
         &self,
-        _: &Explained,
+        _host: &HostKey,
+        _address: IpAddr,
         _: &Presenter<'_>,
         _: &Context<'_>,
-    ) -> Result<Option<Explanation>> {
+    ) -> Result<Option<Value>> {
         Ok(None)
     }
-    /// Text of the value of such an explanation, for `thalweg explain`.
-    ///
-    /// # Errors
-    /// The value has another form.
-    fn explanation_text(&self, _: &Value) -> Result<String> {
-        Ok(String::new())
+    /// Sentence on the first connection to a host without a record, for such a value; `None`: too
+    /// little is known to decide.
+    fn first_choice(&self, _: &Value) -> Option<String> {
+        None
+    }
+    /// Text of `thalweg explain` for such a value; `None`: no text.
+    fn explanation_text(&self, _: &Value) -> Option<String> {
+        None
+    }
+    /// Notes the network namespaces in scope, whenever they were read.
+    fn note_namespaces(&self, _: &[NetworkNamespace]) {}
+    /// Limits of the connections of each network, the busiest first.
+    fn network_limits(&self, _: &Presenter<'_>) -> Vec<NetworkLimits> {
+        Vec::new()
     }
 
     /// Value of the feature's key in `GET /v1/status`, null where the feature is off; `None`: it has

@@ -1,4 +1,4 @@
-//! List of the agent's features. A feature is a folder here and a word in this list: without both
+//! List of the agent's features, in the order of their sections. A feature is a folder here and a word in this list: without both
 //! the agent is built without the feature, and all others work.
 
 use crate::config::reader::Section;
@@ -18,6 +18,7 @@ macro_rules! features {
 features! {
     hosts,
     networks,
+    windows,
     clamps,
     fleet,
     gain,

@@ -5,12 +5,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use thalweg_control::system;
-use thalweg_learner::{
-    Host, HostKey, Level, ONE_Q16, Params, can_decide, halve_evidence, propensities_q16, window,
-};
+use thalweg_learner::{Host, HostKey, Level, ONE_Q16, Params, halve_evidence, propensities_q16};
 
-use crate::events::level;
-use crate::kernel::{ArmTable, Kernel, error_text};
+use crate::kernel::{ArmTable, HostBatch, Kernel, error_text};
 use crate::named::Named;
 use crate::view;
 
@@ -48,57 +45,6 @@ impl<'a> Presenter<'a> {
             defaults: kernel.defaults().unwrap_or_default(),
             containers,
             named: &kernel.setup().named,
-        }
-    }
-
-    /// View of a network's initial windows; `allowed` is the operator's mask.
-    pub fn windows(&self, key: &HostKey, record: &Host, allowed: u16) -> view::WindowNetwork {
-        let now_ns = system::monotonic_ns();
-        let mut next = record.clone();
-        halve_evidence(&mut next, self.params, now_ns);
-        let own = Some(window::OWN);
-        let decides = can_decide(&next, own);
-        let mut shares = [0; thalweg_learner::MAX_ARMS];
-        shares[window::OWN] = thalweg_learner::ONE_Q16;
-        if decides {
-            let permitted = window::permitted_windows(&next, allowed);
-            shares = propensities_q16(&next, own, permitted, self.params, now_ns);
-        }
-        let best = (0..window::COUNT).max_by_key(|&arm| shares[arm]);
-        let known = (0..window::COUNT).filter(|&arm| {
-            let state = &record.arms[arm];
-            state.chosen > 0 || state.scored > 0 || state.weight_q16 > 0
-        });
-        view::WindowNetwork {
-            name: self.network_name(key),
-            level: level(key.level as u32)
-                .trim_start_matches("window-")
-                .to_string(),
-            netns: key.netns,
-            container: self.containers.get(&key.netns).cloned(),
-            decides,
-            decided: record.arms.iter().map(|arm| arm.chosen).sum(),
-            scored: record.scored,
-            idle_s: now_ns.saturating_sub(record.seen_ns) / 1_000_000_000,
-            largest: window::arm_segments(record.step as usize),
-            best: window::arm_segments(best.unwrap_or(window::OWN)),
-            windows: known
-                .map(|arm| {
-                    let of = network_arm(record, arm, own, "", shares[arm]);
-                    let state = &record.arms[arm];
-                    view::WindowArm {
-                        segments: window::arm_segments(arm),
-                        difference_bits: of.difference_bits,
-                        error_bits: of.error_bits,
-                        evidence: of.evidence,
-                        own_evidence: of.own_evidence,
-                        retransmitted: f64::from(state.retrans) / f64::from(state.segs.max(1)),
-                        scored: of.scored,
-                        count: of.count,
-                        next_probability: of.next_probability,
-                    }
-                })
-                .collect(),
         }
     }
 
@@ -155,6 +101,27 @@ impl<'a> Presenter<'a> {
     }
 }
 
+/// Keeps the `limit` records with most measurements, the narrowest first, then by address.
+pub fn keep_networks(records: &mut HostBatch, limit: Option<usize>) {
+    let limit = limit.unwrap_or(usize::MAX);
+    if limit < records.len() {
+        records.sort_by_key(|(key, record)| (Reverse(record.scored), place(key)));
+        records.truncate(limit);
+    }
+    records.sort_by_key(|(key, _)| place(key));
+}
+
+/// Sort key: narrow networks first, then by address; the fleet's record follows the agent's own.
+fn place(key: &HostKey) -> impl Ord + use<> {
+    (
+        key.level.own_level(),
+        key.addr,
+        key.prefix_len,
+        key.netns,
+        key.level,
+    )
+}
+
 /// Name of a service, for the API.
 fn service_name(key: &HostKey) -> String {
     let [.., high, low, class, accepted] = key.addr;
@@ -173,7 +140,7 @@ fn service_name(key: &HostKey) -> String {
     format!("port {port}, {side}, {rtt}")
 }
 
-/// View of an arm of a group's record.
+/// View of an arm of a network; `share` is its probability, in units of 2^-16.
 pub fn network_arm(
     group: &Host,
     index: usize,
@@ -217,19 +184,4 @@ pub fn network_arm(
 /// Whether an arm is in a mask of judgements against the system's arm, which is never judged.
 pub fn is_in(mask: u16, index: usize, system_arm: Option<usize>) -> bool {
     mask & (1 << index) != 0 && Some(index) != system_arm
-}
-
-/// Keeps the `limit` groups with most measurements, the narrowest first, then by address; the
-/// fleet's record follows the agent's own.
-pub fn keep_measured(groups: &mut Vec<(HostKey, Host)>, limit: Option<usize>) {
-    let place = |key: &HostKey| {
-        let (level, own_level) = (key.level, key.level.own_level());
-        (own_level, key.addr, key.prefix_len, key.netns, level)
-    };
-    let limit = limit.unwrap_or(usize::MAX);
-    if limit < groups.len() {
-        groups.sort_by_key(|(key, record)| (Reverse(record.scored), place(key)));
-        groups.truncate(limit);
-    }
-    groups.sort_by_key(|(key, _)| place(key));
 }

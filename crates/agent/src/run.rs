@@ -443,7 +443,7 @@ fn setup(
         networks: config.networks.clone(),
         named: Arc::clone(&ready.named),
         fleet: false,
-        window: config.initial_window,
+        windows: 0,
         control: config.control.group(config.mode, &config.advise, salt),
         advise: config.advise,
         reverts: config.control.revert,

@@ -64,8 +64,6 @@ pub enum Command {
     /// The list of a feature of the agent.
     #[command(flatten)]
     Feature(commands::feature::List),
-    /// List what is known of initial windows, by network.
-    Windows(commands::windows::Options),
     /// Explain the choice for the next connection to a host.
     Explain(commands::explain::Options),
     /// Show decisions and ends of connections.
@@ -182,8 +180,7 @@ fn on_groups<T>(action: impl FnOnce(&[Group<'_>]) -> T) -> T {
         "run", "reload", "status", "top", "metrics", "web", "arms", "hosts",
     ];
     let after = [
-        "windows", "explain", "events", "advise", "gain", "replay", "reset", "export", "import",
-        "detach",
+        "explain", "events", "advise", "gain", "replay", "reset", "export", "import", "detach",
     ];
     let names = before.into_iter();
     let names = names.chain(features::names_of_lists()).chain(after);

@@ -27,4 +27,3 @@ pub mod sockops;
 pub mod status;
 pub mod top;
 pub mod web;
-pub mod windows;

@@ -2,23 +2,23 @@
 //! hosts, which decides about new hosts. The learner keeps their records.
 
 use std::collections::HashMap;
+use std::net::IpAddr;
 
 use anyhow::Result;
 use axum::Json;
 use axum::http::Uri;
 use axum::response::{IntoResponse, Response};
 use axum::routing::MethodFilter;
-use clap::{ArgMatches, Args as _, Command};
+use clap::{ArgMatches, Args as _, Command, FromArgMatches as _};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use thalweg_learner::{HostKey, Level};
-use thalweg_units::address::{is_link_local, is_loopback};
 
 use crate::api::answer::{Answer, parse_query};
-use crate::feature::{Context, Explained, Explanation, Feature, List, Route};
+use crate::feature::{Context, Feature, List, Route};
 use crate::kernel::Kernel;
 use crate::limits;
-use crate::present::{Presenter, keep_measured};
+use crate::present::{Presenter, keep_networks};
 
 mod present;
 mod show;
@@ -56,7 +56,7 @@ impl Feature for State {
         let table = kernel.arms()?;
         let presenter = context.presenter(&table);
         let mut groups = kernel.groups()?;
-        keep_measured(&mut groups, asked.limit);
+        keep_networks(&mut groups, asked.limit);
         let counts = hosts_by_group(kernel)?;
         let hosts = |key: &HostKey| match key.level.own_level() {
             level @ (Level::Prefix | Level::Named | Level::Namespace) => {
@@ -80,23 +80,26 @@ impl Feature for State {
 
     fn explain(
         &self,
-        host: &Explained,
+        host: &HostKey,
+        address: IpAddr,
         presenter: &Presenter<'_>,
         context: &Context<'_>,
-    ) -> Result<Option<Explanation>> {
-        // A record of its own decides.
-        if host.has_record {
+    ) -> Result<Option<Value>> {
+        // A record of the host's own decides.
+        if !context.kernel.setup().has_groups() || context.kernel.host(host)?.is_some() {
             return Ok(None);
         }
-        let networks = networks_of(host, presenter, context.kernel)?;
-        Ok((!networks.is_empty()).then(|| Explanation {
-            value: json!(networks),
-            summary: present::first_choice(&networks),
-        }))
+        let networks = networks_of(host, address, presenter, context.kernel)?;
+        Ok((!networks.is_empty()).then(|| json!(networks)))
     }
 
-    fn explanation_text(&self, value: &Value) -> Result<String> {
-        Ok(show::networks_table(&Vec::deserialize(value)?))
+    fn first_choice(&self, explanation: &Value) -> Option<String> {
+        present::first_choice(&Vec::deserialize(explanation).ok()?)
+    }
+
+    fn explanation_text(&self, explanation: &Value) -> Option<String> {
+        let networks = Vec::deserialize(explanation).ok()?;
+        Some(show::networks_table(&networks))
     }
 
     fn list(&self) -> Option<&dyn List> {
@@ -114,22 +117,19 @@ impl List for State {
     }
 
     fn show(&self, answer: &mut Value, options: &ArgMatches) -> Result<String> {
-        show::list(answer, options)
+        show::list(answer, &show::Options::from_arg_matches(options)?)
     }
 }
 
 /// Networks of a host without a record that have records, the narrowest first. The host's service
 /// is known only after connecting. Where a service would decide, all services are returned.
 fn networks_of(
-    host: &Explained,
+    host: &HostKey,
+    address: IpAddr,
     presenter: &Presenter<'_>,
     kernel: &Kernel,
 ) -> Result<Vec<Network>> {
-    let (setup, netns) = (kernel.setup(), host.key.netns);
-    // Out of scope, whatever is known.
-    if !setup.has_groups() || is_loopback(host.address) || is_link_local(host.address) {
-        return Ok(Vec::new());
-    }
+    let (setup, netns) = (kernel.setup(), host.netns);
     let mut found = Vec::new();
     // The host's own record, then the fleet's, in the order of the programs.
     let mut add = |key: HostKey| -> Result<bool> {
@@ -150,10 +150,10 @@ fn networks_of(
     let (v4, v6) = (setup.networks.ipv4_prefix, setup.networks.ipv6_prefix);
     let prefix = HostKey {
         level: Level::Prefix,
-        ..HostKey::new(netns, host.address, v4, v6)?
+        ..HostKey::new(netns, address, v4, v6)?
     };
-    let mut decides = prefix.prefix_len < host.key.prefix_len && add(prefix)?;
-    if let Some(number) = setup.named.find(host.address) {
+    let mut decides = prefix.prefix_len < host.prefix_len && add(prefix)?;
+    if let Some(number) = setup.named.find(address) {
         decides |= add(HostKey::of_named(netns, number))?;
     }
     if !decides {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Event, WindowNetwork, one};
+use super::{Event, one};
 
 /// `GET /v1/hosts`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, PartialEq)]
@@ -92,13 +92,9 @@ pub struct HostArm {
 pub struct Explanation {
     /// Host record; without connections and arms, if there is none.
     pub host: Host,
-    /// What features know of the host, by their names.
+    /// Explanations by features, by their names.
     #[serde(flatten)]
     pub features: BTreeMap<String, serde_json::Value>,
-    /// Initial windows of the host's prefix and namespace, the narrowest first; empty: there is no
-    /// evidence, or windows are not learned.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub windows: Vec<WindowNetwork>,
     /// Devices by which connections to the host may leave, if there are several: one record has the
     /// measurements of all of them. Only of the agent's own network namespace.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -8,7 +8,7 @@ use thalweg_terminal::output::{self, milliseconds_text, percent_text, rate_text,
 use thalweg_units::figures::three_digits;
 use thalweg_units::printable;
 
-use super::{events, windows};
+use super::events;
 use crate::client::percent_encode;
 use crate::options::{Global, parse_host};
 
@@ -25,13 +25,15 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
     let path = format!("/v1/hosts/{}", percent_encode(&options.host));
     let explanations: Vec<Explanation> = global.agent_client()?.get(&path)?;
     let several = explanations.len() > 1;
-    let texts = explanations.iter();
-    let texts: Result<Vec<String>> = texts.map(|one| explanation_text(one, several)).collect();
-    let text = texts?.join("\n");
-    output::show_value(&global.format, &explanations, || text)
+    let texts = explanations
+        .iter()
+        .map(|one| explanation_text(one, several));
+    output::show_value(&global.format, &explanations, || {
+        texts.collect::<Vec<_>>().join("\n")
+    })
 }
 
-fn explanation_text(explanation: &Explanation, several: bool) -> Result<String> {
+fn explanation_text(explanation: &Explanation, several: bool) -> String {
     let host = &explanation.host;
     let namespace = match &host.container {
         Some(container) => format!(" (container {})", printable(container)),
@@ -46,19 +48,13 @@ fn explanation_text(explanation: &Explanation, several: bool) -> Result<String> 
             devices.join(" or ")
         ));
     }
-    let mut known = String::new();
-    for feature in features::all() {
-        if let Some(value) = explanation.features.get(feature.name()) {
-            known += &feature.explanation_text(value)?;
-        }
-    }
-    if !explanation.windows.is_empty() {
-        known += "\nInitial windows:\n";
-        known += &windows::windows_table(&explanation.windows);
-    }
+    let of_features = features::all()
+        .into_iter()
+        .filter_map(|feature| feature.explanation_text(explanation.features.get(feature.name())?));
+    let known: String = of_features.collect();
     // A host without record.
     if host.connections == 0 && host.scored == 0 {
-        return Ok(text + &known);
+        return text + &known;
     }
     text.push_str(&output::pairs_table(vec![
         (
@@ -119,7 +115,7 @@ fn explanation_text(explanation: &Explanation, several: bool) -> Result<String> 
              latest are known.\n"
         ));
     }
-    Ok(text)
+    text
 }
 
 fn arm_row(arm: &HostArm, best: Option<&str>) -> Vec<String> {

@@ -88,8 +88,7 @@ pub fn advise(state: &State, uri: &Uri, context: &Context<'_>) -> Answer<Respons
     let mut advice = state.advice_view(scope, prefix, context)?;
     if scope == Scope::All {
         let table = context.kernel.arms()?;
-        let presenter = context.presenter(&table);
-        advice.networks = context.network_limits(&presenter);
+        advice.networks = context.network_limits(&context.presenter(&table));
         // The group of all connections is among the groups.
         let is_held =
             |it: &view::NetworkLimits| it.level != "namespace" && !it.limits.findings.is_empty();

@@ -16,7 +16,7 @@ use super::group_of;
 use super::present::{presented, presented_revert};
 use super::store::{ChangedGain, KeptGain, Revert};
 use crate::comparison::{Against, finding_sentence, found_in};
-use crate::overridden::Taken;
+use crate::overridden::Tally;
 use crate::view::{self, GainRule};
 
 /// Most rules with a share that are compared, the first of the policy.
@@ -34,6 +34,15 @@ pub struct Rules {
     kept: BTreeMap<u64, KeptGain>,
     /// Ended flows that the policy's rules took, by name, since the agent knows the policy.
     taken: BTreeMap<String, Taken>,
+}
+
+/// Ended flows that a rule took.
+#[derive(Debug, Default)]
+struct Taken {
+    /// Number of such flows.
+    ended: u64,
+    /// Number of flows without the rule's settings: the kernel refused one, or something replaced one.
+    overridden: u64,
 }
 
 /// Changes by an evaluation: names of rules, and reasons.
@@ -130,9 +139,22 @@ impl Rules {
         }
     }
 
-    /// Ended flows of each rule that is compared, since this agent knows the policy.
-    pub fn taken_flows(&self) -> &BTreeMap<String, Taken> {
-        &self.taken
+    /// Ended flows that each rule took, since this agent knows the policy, and those without its
+    /// settings.
+    pub fn overridden(&self) -> Vec<Tally> {
+        let taken = self.taken.iter();
+        let tallies = taken.map(|(rule, taken)| Tally {
+            subject: format!("rule {rule}"),
+            overridden: taken.overridden,
+            all: taken.ended,
+            words: |rule, overridden, ended| {
+                format!(
+                    "{overridden} of {ended} flows that {rule} took ended without its settings \
+                     (the kernel refused one, or something replaced it), and are not compared"
+                )
+            },
+        });
+        tallies.collect()
     }
 
     /// Evaluates the comparisons as [`super::Gain::look`] does.

@@ -4,16 +4,16 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use anyhow::Context as _;
-use thalweg_learner::{Host, HostKey, Level};
+use thalweg_learner::{Host, HostKey};
 use thalweg_units::address::{is_link_local, is_loopback};
 
 use super::{hosts_of, unknown, wanted};
 use crate::api::answer::Answer;
 use crate::api::latest;
 use crate::egress;
-use crate::feature::{Context, Explained};
+use crate::feature::Context;
 use crate::present::Presenter;
-use crate::view::{Explanation, WindowNetwork};
+use crate::view::Explanation;
 
 /// Number of events in an explanation.
 const RECENT: u32 = 10;
@@ -64,27 +64,22 @@ fn explained(
     key: HostKey,
     host: Option<Host>,
 ) -> anyhow::Result<Option<Explanation>> {
-    let asked = Explained {
-        address,
-        key,
-        has_record: host.is_some(),
-    };
-    let mut summary = host.as_ref().map(|host| presenter.summary(&key, host));
     let mut features = BTreeMap::new();
-    for feature in context.features {
-        if let Some(known) = feature.explain(&asked, presenter, context)? {
-            features.insert(feature.name().to_owned(), known.value);
-            summary = summary.or(known.summary);
+    let mut summary = host.as_ref().map(|host| presenter.summary(&key, host));
+    // Connections to others are left alone, whatever is known.
+    let in_scope = !is_loopback(address) && !is_link_local(address);
+    for feature in context.features.iter().filter(|_| in_scope) {
+        if let Some(known) = feature.explain(&key, address, presenter, context)? {
+            summary = summary.or_else(|| feature.first_choice(&known));
+            features.insert(feature.name().to_owned(), known);
         }
     }
-    let windows = windows(context, presenter, &asked)?;
-    if host.is_none() && features.is_empty() && windows.is_empty() {
+    if host.is_none() && features.is_empty() {
         return Ok(None);
     }
     Ok(Some(Explanation {
         host: presenter.host(&key, &host.unwrap_or_default()),
         features,
-        windows,
         egress: egress(context, &key)?,
         summary: summary.unwrap_or_else(|| UNKNOWN.to_owned()),
         recent: latest::of_host(context, &key.to_string(), RECENT)?,
@@ -99,37 +94,6 @@ fn namespaces(context: &Context<'_>) -> anyhow::Result<Vec<u64>> {
     Ok(found)
 }
 
-/// Records of initial windows towards a host, the narrowest first: prefix, then namespace. The
-/// service between them is known only after connecting.
-fn windows(
-    context: &Context<'_>,
-    presenter: &Presenter<'_>,
-    asked: &Explained,
-) -> anyhow::Result<Vec<WindowNetwork>> {
-    let setup = context.kernel.setup();
-    let allowed = setup.windows();
-    if allowed == 0 || is_left_alone(asked.address) {
-        return Ok(Vec::new());
-    }
-    let (v4, v6) = (setup.networks.ipv4_prefix, setup.networks.ipv6_prefix);
-    let prefix = HostKey {
-        level: Level::WindowPrefix,
-        ..HostKey::new(asked.key.netns, asked.address, v4, v6)?
-    };
-    let namespace = HostKey {
-        level: Level::WindowNamespace,
-        ..HostKey::of_namespace(asked.key.netns)
-    };
-    let mut found = Vec::new();
-    let has_prefix = prefix.prefix_len < asked.key.prefix_len;
-    for key in has_prefix.then_some(prefix).into_iter().chain([namespace]) {
-        if let Some(record) = context.kernel.host(&key)? {
-            found.push(presenter.windows(&key, &record, allowed));
-        }
-    }
-    Ok(found)
-}
-
 /// Devices by which connections to a host may leave, if there are several.
 fn egress(context: &Context<'_>, key: &HostKey) -> anyhow::Result<Vec<String>> {
     if key.netns != context.own_netns {
@@ -137,9 +101,4 @@ fn egress(context: &Context<'_>, key: &HostKey) -> anyhow::Result<Vec<String>> {
     }
     let devices = egress::devices(key.address()).context("asking for routes")?;
     Ok(Some(devices).filter(|it| it.len() > 1).unwrap_or_default())
-}
-
-/// Whether connections to an address are left alone.
-fn is_left_alone(address: IpAddr) -> bool {
-    is_loopback(address) || is_link_local(address)
 }
