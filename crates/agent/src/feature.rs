@@ -15,6 +15,7 @@ use axum::response::Response;
 use axum::routing::MethodFilter;
 use serde_json::Value;
 use thalweg_bpf_types::raw;
+use thalweg_control::attempts::Attempts;
 use thalweg_control::policy::history::History;
 use thalweg_control::system::NetworkNamespace;
 use thalweg_learner::HostKey;
@@ -69,6 +70,8 @@ pub struct Context<'a> {
     pub store: &'a Mutex<Store>,
     /// Reporter of problems that have another kind than the feature's name.
     pub reporter: &'a dyn Reporter,
+    /// Whether the session ends: nothing is put back any more.
+    pub is_stopping: bool,
     /// All features.
     pub features: &'a [Box<dyn Feature>],
 }
@@ -109,6 +112,8 @@ pub trait Reporter {
     fn problem(&self, kind: &'static str, text: Option<String>);
     /// Sets a problem that nobody must repair.
     fn warning(&self, kind: &'static str, text: String);
+    /// Notes attempts to repair what is a problem of a kind.
+    fn repaired(&self, kind: &'static str, attempts: Attempts);
 }
 
 /// A session of the agent, for the thread of a feature.
@@ -168,6 +173,9 @@ pub type Route = (MethodFilter, &'static str);
 /// Kind of a problem, and a sentence for an operator who sees it.
 pub type Hint = (&'static str, &'static str);
 
+/// Kind of a problem, and its text; `None`: there is no such problem.
+pub type Finding = (&'static str, Option<String>);
+
 /// Names of a feature's leftover, for the command line and the API.
 #[derive(Clone, Copy, Debug)]
 pub struct LeftoverName {
@@ -225,9 +233,9 @@ pub trait Feature: Send + Sync {
     }
     /// Follows the learner to the cgroup to which it was attached again.
     fn reattach(&self, _: &Kernel) {}
-    /// Checks the feature now; returns the problem, if there is one.
-    fn problem(&self) -> Option<String> {
-        None
+    /// Checks the feature now. Problems of other kinds stay as they were reported.
+    fn problems(&self, _: &Context<'_>) -> Vec<Finding> {
+        Vec::new()
     }
     /// Undoes at the end of a session what only a running agent may keep.
     ///
@@ -312,7 +320,7 @@ pub trait Feature: Send + Sync {
     /// Reads the metrics; none where the feature is off.
     ///
     /// # Errors
-    /// Maps or a store that cannot be read.
+    /// What cannot be read: these metrics are left out.
     fn metrics(&self, _: &Context<'_>) -> Result<MetricsWriter> {
         Ok(Box::new(|_| Ok(())))
     }
