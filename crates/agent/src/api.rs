@@ -197,10 +197,9 @@ async fn arms(State(api): State<Api>) -> Answer<Json<Vec<view::Arm>>> {
 
 /// Handler of the pinned objects: programs, the policy in force, limits, congestion controls.
 async fn kernel_side(State(api): State<Api>) -> Answer<Json<Inventory>> {
-    let history = Arc::clone(&api.history);
-    api.work(move |shared| {
+    api.work(|shared| {
         let pin = &shared.kernel.setup().pin;
-        Ok(Json(Inventory::read(pin, &history)))
+        Ok(Json(Inventory::read(pin, &shared.policies)))
     })
     .await
 }

@@ -19,6 +19,7 @@ use clap::{Arg, ArgMatches, Command, value_parser};
 use serde::Serialize;
 use serde_json::Value;
 use thalweg_bpf_types::raw;
+use thalweg_control::attempts::Attempts;
 use thalweg_control::policy::history::History;
 use thalweg_control::system::NetworkNamespace;
 use thalweg_learner::{HostKey, Mode};
@@ -80,6 +81,8 @@ pub struct Context<'a> {
     pub state: &'a Path,
     /// Reporter of problems that have another kind than the feature's name.
     pub reporter: &'a dyn Reporter,
+    /// Whether the session ends: nothing is put back any more.
+    pub is_stopping: bool,
     /// All features.
     pub features: &'a [Box<dyn Feature>],
 }
@@ -130,6 +133,8 @@ pub trait Reporter {
     fn problem(&self, kind: &'static str, text: Option<String>);
     /// Sets a problem that nobody must repair.
     fn warning(&self, kind: &'static str, text: String);
+    /// Notes attempts to repair what is a problem of a kind.
+    fn repaired(&self, kind: &'static str, attempts: Attempts);
 }
 
 /// Host records as a whole, which the agent counts, saves and restores.
@@ -266,6 +271,9 @@ pub type PageMaker = Box<dyn FnMut(&Context<'_>) -> Result<(Vec<String>, bool)> 
 /// Kind of a problem, and a sentence for an operator who sees it.
 pub type Hint = (&'static str, &'static str);
 
+/// Kind of a problem, and its text; `None`: there is no such problem.
+pub type Finding = (&'static str, Option<String>);
+
 /// Names of a feature's leftover, for the command line and the API.
 #[derive(Clone, Copy, Debug)]
 pub struct LeftoverName {
@@ -323,9 +331,9 @@ pub trait Feature: Send + Sync {
     }
     /// Follows the learner to the cgroup to which it was attached again.
     fn reattach(&self, _: &Kernel) {}
-    /// Checks the feature now; returns the problem, if there is one.
-    fn problem(&self) -> Option<String> {
-        None
+    /// Checks the feature now. Problems of other kinds stay as they were reported.
+    fn problems(&self, _: &Context<'_>) -> Vec<Finding> {
+        Vec::new()
     }
     /// Undoes at the end of a session what only a running agent may keep.
     ///
@@ -431,7 +439,7 @@ pub trait Feature: Send + Sync {
     /// Reads the metrics; none where the feature is off.
     ///
     /// # Errors
-    /// Maps or a store that cannot be read.
+    /// What cannot be read: these metrics are left out.
     fn metrics(&self, _: &Context<'_>) -> Result<MetricsWriter> {
         Ok(Box::new(|_| Ok(())))
     }

@@ -23,6 +23,7 @@ features! {
     fleet,
     gain,
     limits,
+    policy,
 }
 
 /// Reads the sections that stand in a place of the configuration.

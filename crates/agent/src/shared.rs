@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use thalweg_control::attempts::Attempts;
 use thalweg_control::containers;
 use thalweg_control::policy::history::History;
 use thalweg_control::system::{self, NetworkNamespace};
@@ -251,6 +252,7 @@ impl Shared {
             records: self,
             state: &self.config.paths.state,
             reporter: self,
+            is_stopping: self.is_stopping(),
             features: &self.statistics.features,
         }
     }
@@ -568,11 +570,16 @@ impl feature::Records for Shared {
 
 impl feature::Reporter for Shared {
     fn problem(&self, kind: &'static str, text: Option<String>) {
-        self.problem(kind, text);
+        let repairs = &self.statistics.repairs;
+        self.problem(kind, text.map(|it| repairs.explained(kind, it)));
     }
 
     fn warning(&self, kind: &'static str, text: String) {
         self.warning(kind, text);
+    }
+
+    fn repaired(&self, kind: &'static str, attempts: Attempts) {
+        self.statistics.repairs.note(kind, attempts);
     }
 }
 

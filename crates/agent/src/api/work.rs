@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::http::StatusCode;
-use thalweg_control::policy::history::History;
 use tokio::sync::{Mutex, Semaphore};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
@@ -28,8 +27,6 @@ pub(super) struct Api {
     pub(super) shared: Arc<Shared>,
     /// Permit to receive and use a body; there is one.
     pub(super) receiving: Arc<Semaphore>,
-    /// Policies that were applied, for the names of their rules.
-    pub(super) history: Arc<History>,
     turns: Arc<Semaphore>,
     counted: Arc<Mutex<Option<Counted>>>,
     metrics: Arc<Mutex<Option<(Counted, String)>>>,
@@ -62,7 +59,6 @@ fn busy() -> Failure {
 impl Api {
     pub(super) fn new(shared: Arc<Shared>) -> Self {
         Self {
-            history: Arc::new(History::at(&shared.config.paths.state)),
             shared,
             receiving: Arc::new(Semaphore::new(1)),
             turns: Arc::new(Semaphore::new(AT_A_TIME)),
@@ -133,10 +129,9 @@ impl Api {
         {
             return Ok(text.clone());
         }
-        let history = Arc::clone(&self.history);
         self.always(move |shared| {
             let begin = Instant::now();
-            let text = metrics::text(shared, &history)?;
+            let text = metrics::text(shared)?;
             *last = Some((Counted::new(begin), text.clone()));
             Ok(text)
         })
