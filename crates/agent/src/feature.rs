@@ -186,12 +186,24 @@ pub enum Place {
     Agent,
 }
 
-/// View of the page, `/page/NAME.js`. Its link is hidden while `GET /v1/NAME` is null.
+/// Link of the page to a view, with its title.
+#[derive(Clone, Copy, Debug)]
+pub enum ViewLink {
+    /// No link: the view is a part of another.
+    None,
+    /// A link that is shown.
+    Shown(&'static str),
+    /// A link that is hidden while `GET /v1/NAME` is null.
+    ShownWhileOn(&'static str),
+}
+
+/// View of the page, `/page/NAME.js`.
 #[derive(Clone, Copy, Debug)]
 pub struct PageView {
-    /// Title of the view and of its link.
-    pub title: &'static str,
-    /// HTML of the view.
+    /// Link to the view.
+    pub link: ViewLink,
+    /// HTML of the view, in elements with `data-view`, its name in the URL, and `data-script` where that
+    /// of the script differs.
     pub body: &'static str,
     /// Script that fills the view by its function `show`; loaded once the view is opened.
     pub script: &'static str,

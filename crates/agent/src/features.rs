@@ -1,5 +1,6 @@
-//! List of the agent's features, in the order of their sections. A feature is a folder here and a word in this list: without both
-//! the agent is built without the feature, and all others work.
+//! List of the agent's features, in the order of their sections, lists and links. A feature is a
+//! folder here and a word in this list: without both the agent is built without the feature, and all
+//! others work.
 
 use crate::config::reader::Section;
 use crate::feature::{self, Feature, Place, Sections};

@@ -10,7 +10,7 @@ use thalweg_learner::HostKey;
 use thalweg_units::address;
 
 use crate::api::answer::{Answer, Failure, parse_query};
-use crate::feature::{BodyBounds, Context, Feature, Reply, Request, Route};
+use crate::feature::{BodyBounds, Context, Feature, PageView, Reply, Request, Route, ViewLink};
 use crate::kernel::Kernel;
 
 mod best;
@@ -63,6 +63,14 @@ impl Feature for State {
             _ if resets => Ok(Reply::json(reset_one(request.parameter, context)?)),
             _ => Ok(Reply::json(explain::explain(request.parameter, context)?)),
         }
+    }
+
+    fn page_view(&self) -> Option<PageView> {
+        Some(PageView {
+            link: ViewLink::Shown("Hosts"),
+            body: include_str!("hosts/view.html"),
+            script: include_str!("hosts/hosts.js"),
+        })
     }
 }
 

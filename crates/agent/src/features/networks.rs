@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use thalweg_learner::{HostKey, Level};
 
 use crate::api::answer::{Answer, parse_query};
-use crate::feature::{Context, Feature, List, Route};
+use crate::feature::{Context, Feature, List, PageView, Route, ViewLink};
 use crate::kernel::Kernel;
 use crate::limits;
 use crate::present::{Presenter, keep_networks};
@@ -100,6 +100,14 @@ impl Feature for State {
     fn explanation_text(&self, explanation: &Value) -> Option<String> {
         let networks = Vec::deserialize(explanation).ok()?;
         Some(show::networks_table(&networks))
+    }
+
+    fn page_view(&self) -> Option<PageView> {
+        Some(PageView {
+            link: ViewLink::Shown("Networks"),
+            body: include_str!("networks/view.html"),
+            script: include_str!("networks/networks.js"),
+        })
     }
 
     fn list(&self) -> Option<&dyn List> {

@@ -1,33 +1,12 @@
-// What is known of networks: the congestion control of their new hosts, and initial windows.
+// What is known of initial windows, by network.
 
-import { byId, code, fault, note, replace, table } from "./dom.js";
-import { ago, bar, count, percent } from "./format.js";
 import { ask } from "./agent.js";
+import { byId, code, fault, howMany, note, replace, table } from "./dom.js";
+import { ago, bar, change, count, kind, named, percent } from "./format.js";
 
 const LIMIT = 50;
 // The kernel's own window, segments.
 const OWN = 10;
-const LEVELS = { prefix: "prefix", named: "named", service: "service", namespace: "all hosts",
-  "fleet-prefix": "prefix, told by other agents", "fleet-named": "named, told by other agents" };
-
-const named = (network) => (network.container ? `${network.name} (${network.container})` : network.name);
-const kind = (network) => LEVELS[network.level] ?? network.level;
-
-/** A difference in bits, and its standard error, as times in per cent. */
-function change(bits, error) {
-  const figure = (value) => (100 * (2 ** value - 1)).toFixed(1);
-  return `${bits > 0 ? "+" : ""}${figure(bits)} % ± ${figure(error)} %`;
-}
-
-function networkRow(network) {
-  const best = network.arms.find((arm) => arm.arm === network.best);
-  const known = network.decides && best?.evidence > 0;
-  return [
-    named(network), kind(network), network.best ?? "the system's default",
-    known ? change(best.difference_bits, best.error_bits) : "–",
-    count(network.decided), count(network.scored), network.hosts == null ? "–" : count(network.hosts), ago(network.idle_s),
-  ];
-}
 
 function windowRow(network) {
   const best = network.windows.find((one) => one.segments === network.best);
@@ -44,7 +23,7 @@ function windowRow(network) {
 }
 
 /** What the networks of a host know of each window. */
-export function windowTable(networks) {
+export function explained(networks) {
   const rows = networks.flatMap((network) => network.windows.map((one) => [
     named(network), `${one.segments}${one.segments > network.largest ? " (not now)" : ""}`, bar(one.next_probability),
     one.segments === OWN || !(one.evidence > 0) ? "–" : change(one.difference_bits, one.error_bits),
@@ -56,29 +35,8 @@ export function windowTable(networks) {
     rows);
 }
 
-/** How many there are, and what has all. */
-function howMany(list, command) {
-  return list.length < LIMIT ? null : note(`The ${LIMIT} with most measurements. `, code(command), " lists all.");
-}
-
-async function congestionControls() {
-  const box = byId("networks");
-  try {
-    const { networks: list } = await ask(`v1/networks?limit=${LIMIT}`);
-    if (!list.length) {
-      return replace(box, note("Nothing is known of networks yet, or they are not learned (", code("[networks] enabled"), ")."));
-    }
-    replace(box,
-      table("Networks, the narrowest first; time per byte beside that of the system's default on the same hosts",
-        [["Network", "long"], ["Level"], ["A new host gets"], ["Time", "number"], ["Decided", "number"], ["Measured", "number"], ["Hosts", "number"], ["Last"]],
-        list.map(networkRow)),
-      howMany(list, "thalweg networks"));
-  } catch (error) {
-    replace(box, fault(`The networks cannot be had: ${error.message}.`));
-  }
-}
-
-async function initialWindows() {
+/** Fills the part of the view. */
+export async function show() {
   const box = byId("windows");
   try {
     const { segments, networks: list } = await ask(`v1/windows?limit=${LIMIT}`);
@@ -92,13 +50,8 @@ async function initialWindows() {
         [["Network", "long"], ["Level"], ["A connection gets"], ["Shares"], ["Time", "number"], ["Retransmitted", "number"],
           ["At most now", "number"], ["Decided", "number"], ["Measured", "number"], ["Last"]],
         list.map(windowRow)),
-      howMany(list, "thalweg windows"));
+      howMany(list, LIMIT, "thalweg windows"));
   } catch (error) {
     replace(box, fault(`Initial windows cannot be had: ${error.message}.`));
   }
-}
-
-/** Fills the view. */
-export async function networks() {
-  await Promise.all([congestionControls(), initialWindows()]);
 }
