@@ -117,13 +117,11 @@ pub trait Reporter {
 }
 
 /// A session of the agent, for the thread of a feature.
-pub trait Session: Sync {
+pub trait Session: Reporter + Sync {
     /// The kernel side.
     fn kernel(&self) -> &Kernel;
     /// Whether the session ends.
     fn is_stopping(&self) -> bool;
-    /// Sets or (with `None`) clears a problem.
-    fn problem(&self, kind: &'static str, text: Option<String>);
     /// Kinds of the problems that parts of the agent have reported.
     fn noted_kinds(&self) -> Vec<&'static str>;
     /// Kinds of all problems, by a check now.
@@ -153,6 +151,20 @@ pub struct PageView {
     pub body: &'static str,
     /// Script that fills the view by its function `show`; loaded once the view is opened.
     pub script: &'static str,
+}
+
+/// List of a feature, which `thalweg NAME` shows.
+#[derive(Clone, Copy, Debug)]
+pub struct List {
+    /// Sentence of `--help` on the sub-command.
+    pub about: &'static str,
+    /// Name of the rows.
+    pub rows: &'static str,
+    /// Option that leaves rows out, and its help; `None`: there is none.
+    pub filter: Option<(&'static str, &'static str)>,
+    /// Table of the answer to `GET /v1/NAME`, for a terminal. At most so many of its rows stay in the
+    /// answer, of those that the filter leaves if it is set. Fails if the answer has another form.
+    pub show: fn(&mut Value, usize, bool) -> Result<String>,
 }
 
 /// Outcome of a poll.
@@ -283,15 +295,15 @@ pub trait Feature: Send + Sync {
     fn answer(&self, route: &str, _: &Uri, _: &Context<'_>) -> Answer<Response> {
         Err(Failure(StatusCode::NOT_FOUND, route.to_owned()))
     }
-    /// Explanation of a remote host by the key of its record and an address of its, as the value of
-    /// the feature's key in `GET /v1/hosts/{address}`; `None`: it has no key.
+    /// Value of the feature's key in `GET /v1/hosts/{address}`, for the key of the host's record and an
+    /// address; `None`: it has no key.
     ///
     /// # Errors
     /// Maps that cannot be read.
     fn explain(
         &self,
-        _host: &HostKey,
-        _address: IpAddr,
+        _: &HostKey,
+        _: IpAddr,
         _: &Presenter<'_>,
         _: &Context<'_>,
     ) -> Result<Option<Value>> {
@@ -325,7 +337,7 @@ pub trait Feature: Send + Sync {
         Ok(Box::new(|_| Ok(())))
     }
     /// The feature's list; `None`: it has none.
-    fn list(&self) -> Option<&dyn List> {
+    fn list(&self) -> Option<List> {
         None
     }
 
@@ -353,24 +365,4 @@ pub trait Feature: Send + Sync {
     fn page_view(&self) -> Option<PageView> {
         None
     }
-}
-
-/// List of a feature, which `thalweg NAME` shows.
-pub trait List {
-    /// Sentence of `--help` on the sub-command.
-    fn about(&self) -> &'static str;
-    /// Name of the rows.
-    fn rows(&self) -> &'static str {
-        "rows"
-    }
-    /// Option that leaves rows out, and its help; `None`: there is none.
-    fn filter(&self) -> Option<(&'static str, &'static str)> {
-        None
-    }
-    /// Table of the answer to `GET /v1/NAME`, for a terminal. At most `limit` of its rows stay in the
-    /// answer, of those that the filter leaves.
-    ///
-    /// # Errors
-    /// The answer has another form.
-    fn show(&self, answer: &mut Value, limit: usize, is_filtered: bool) -> Result<String>;
 }

@@ -299,18 +299,13 @@ impl Feature for State {
         }))
     }
 
-    fn list(&self) -> Option<&dyn List> {
-        Some(self)
-    }
-}
-
-impl List for State {
-    fn about(&self) -> &'static str {
-        "List the learned clamps of congestion windows, by remote host"
-    }
-
-    fn show(&self, answer: &mut Value, limit: usize, _: bool) -> Result<String> {
-        show::list(answer, limit)
+    fn list(&self) -> Option<List> {
+        Some(List {
+            about: "List the learned clamps of congestion windows, by remote host",
+            rows: "rows",
+            filter: None,
+            show: |answer, limit, _| show::list(answer, limit),
+        })
     }
 }
 

@@ -28,6 +28,7 @@ mod settings;
 mod show;
 mod view;
 
+use present::presented_network;
 use settings::InitialWindow;
 
 /// State of the feature: all of it is in the kernel.
@@ -89,12 +90,10 @@ impl Feature for State {
         };
         keep_networks(&mut records, asked.limit);
         let segments = (0..window::COUNT).filter(|arm| allowed >> arm & 1 != 0);
-        let networks = records.iter();
+        let present = |(key, record): &_| presented_network(&presenter, key, record, allowed);
         let answer = view::Windows {
             segments: segments.map(window::arm_segments).collect(),
-            networks: networks
-                .map(|(key, record)| present::network(&presenter, key, record, allowed))
-                .collect(),
+            networks: records.iter().map(present).collect(),
         };
         Ok(Json(answer).into_response())
     }
@@ -125,7 +124,7 @@ impl Feature for State {
         let has_prefix = prefix.prefix_len < host.prefix_len;
         for key in has_prefix.then_some(prefix).into_iter().chain([namespace]) {
             if let Some(record) = context.kernel.host(&key)? {
-                found.push(present::network(presenter, &key, &record, setup.windows));
+                found.push(presented_network(presenter, &key, &record, setup.windows));
             }
         }
         Ok((!found.is_empty()).then(|| json!(found)))
@@ -135,25 +134,12 @@ impl Feature for State {
         show::explanation_text(explanation)
     }
 
-    fn list(&self) -> Option<&dyn List> {
-        Some(self)
-    }
-}
-
-impl List for State {
-    fn about(&self) -> &'static str {
-        "List what is known of initial windows, by network"
-    }
-
-    fn rows(&self) -> &'static str {
-        "networks"
-    }
-
-    fn filter(&self) -> Option<(&'static str, &'static str)> {
-        Some(("decides", "Only those that know enough to decide"))
-    }
-
-    fn show(&self, answer: &mut Value, limit: usize, is_filtered: bool) -> Result<String> {
-        show::list(answer, limit, is_filtered)
+    fn list(&self) -> Option<List> {
+        Some(List {
+            about: "List what is known of initial windows, by network",
+            rows: "networks",
+            filter: Some(("decides", "Only those that know enough to decide")),
+            show: show::list,
+        })
     }
 }

@@ -27,18 +27,18 @@ impl Subcommand for List {
             .iter()
             .filter_map(|it| Some((it.name(), it.list()?)));
         lists.fold(command, |command, (name, list)| {
-            let rows = list.rows();
+            let rows = list.rows;
             let limit = Arg::new("limit")
                 .long("limit")
                 .value_name("N")
                 .value_parser(value_parser!(usize))
                 .help(format!("Show at most this many {rows}. Default: all"));
-            let filter = list.filter().map(|(name, help)| {
+            let filter = list.filter.map(|(name, help)| {
                 let filter = Arg::new(FILTER).long(name).help(help);
                 filter.action(ArgAction::SetTrue)
             });
             let options = filter.into_iter().chain([limit]);
-            command.subcommand(Command::new(name).about(list.about()).args(options))
+            command.subcommand(Command::new(name).about(list.about).args(options))
         })
     }
 
@@ -77,7 +77,7 @@ pub fn run(global: &Global, list: &List) -> Result<()> {
     let features = features::all();
     let feature = features.iter().find(|it| it.name() == list.feature);
     let shown = feature.and_then(|it| it.list());
-    let shown = shown.map(|it| it.show(&mut answer, list.limit, list.is_filtered));
+    let shown = shown.map(|it| (it.show)(&mut answer, list.limit, list.is_filtered));
     let text = shown.transpose()?.unwrap_or_default();
     output::show_value(&global.format, &answer, || text)
 }
