@@ -142,15 +142,25 @@ pub enum Place {
     Agent,
 }
 
-/// View of the page, `/page/NAME.js`. Its link is hidden while `GET /v1/NAME` is null.
+/// View of the page or part of one, with the script `/page/NAME.js`.
 #[derive(Clone, Copy, Debug)]
 pub struct PageView {
-    /// Title of the view and of its link.
-    pub title: &'static str,
+    /// Place on the page.
+    pub place: PagePlace,
     /// HTML of the view.
     pub body: &'static str,
     /// Script that fills the view by its function `show`; loaded once the view is opened.
     pub script: &'static str,
+}
+
+/// Place of a feature on the page.
+#[derive(Clone, Copy, Debug)]
+pub enum PagePlace {
+    /// View of its own with this title and a link, which is hidden while `GET /v1/NAME` is null.
+    Own(&'static str),
+    /// End of the view of this name, as an element with the attribute `data-part=NAME`. The script's
+    /// function `explained` returns elements for the story of a host.
+    EndOf(&'static str),
 }
 
 /// List of a feature, which `thalweg NAME` shows.
@@ -361,7 +371,7 @@ pub trait Feature: Send + Sync {
     fn thread(&self) -> Option<Thread<'_>> {
         None
     }
-    /// View of the page; `None`: there is none.
+    /// View of the page, or part of one; `None`: there is none.
     fn page_view(&self) -> Option<PageView> {
         None
     }

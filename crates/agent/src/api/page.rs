@@ -7,6 +7,7 @@ use axum::body::Body;
 use axum::http::{HeaderValue, Response, header};
 use axum::routing::get;
 
+use crate::feature::PagePlace;
 use crate::features;
 
 /// Content security policy: the page may load its own files and ask its own server. Text can never
@@ -78,16 +79,25 @@ pub(super) fn routes<S: Clone + Send + Sync + 'static>() -> Router<S> {
 fn page_files() -> Vec<(String, &'static str, Cow<'static, str>)> {
     let own = FILES.map(|(path, kind, text)| (path.to_owned(), kind, Cow::from(text)));
     let (mut files, mut links, mut bodies) = (Vec::from(own), String::new(), Vec::new());
+    let mut page = files[0].2.to_string();
     for feature in features::all() {
         let (name, Some(view)) = (feature.name(), feature.page_view()) else {
             continue;
         };
-        let title = view.title;
-        links += &format!("    <a href=\"#{name}\" id=\"{name}-link\" hidden>{title}</a>\n");
-        bodies.push(view.body);
+        match view.place {
+            PagePlace::Own(title) => {
+                links +=
+                    &format!("    <a href=\"#{name}\" id=\"{name}-link\" hidden>{title}</a>\n");
+                bodies.push(view.body);
+            }
+            PagePlace::EndOf(other) => {
+                let end = format!("<!-- parts of {other} -->\n");
+                page = page.replace(&end, &format!("{}{end}", view.body));
+            }
+        }
         files.push((format!("/page/{name}.js"), SCRIPT, view.script.into()));
     }
-    let page = files[0].2.replace(LINKS, &links);
+    page = page.replace(LINKS, &links);
     files[0].2 = page.replace(VIEWS, &bodies.join("\n")).into();
     files
 }
@@ -109,9 +119,14 @@ mod tests {
     #[test]
     fn the_page_names_only_files_that_are_there() {
         let files = page_files();
+        let views = features::all();
+        let views = views.iter().filter_map(|it| it.page_view());
+        let parts = views.filter(|it| matches!(it.place, PagePlace::EndOf(_)));
+        let parts = parts.count();
         let text = |path: &str| files.iter().find(|file| file.0 == path).map(|file| &file.2);
         let page = text("/").unwrap();
         assert!(!page.contains("of features -->"));
+        assert_eq!(page.matches("data-part=").count(), parts);
         for part in page.split(['"']).filter(|part| part.starts_with("page/")) {
             assert!(text(&format!("/{part}")).is_some(), "{part}");
         }

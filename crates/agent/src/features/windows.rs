@@ -18,7 +18,7 @@ use thalweg_learner::{HostKey, Level, Mode, window};
 use crate::api::answer::{Answer, parse_query};
 use crate::config::reader::Section;
 use crate::counters::Counters;
-use crate::feature::{Context, Feature, List, Route, Settings};
+use crate::feature::{Context, Feature, List, PagePlace, PageView, Route, Settings};
 use crate::kernel::Setup;
 use crate::overridden::Tally;
 use crate::present::{Presenter, keep_networks};
@@ -132,6 +132,14 @@ impl Feature for State {
 
     fn explanation_text(&self, explanation: &Value) -> Option<String> {
         show::explanation_text(explanation)
+    }
+
+    fn page_view(&self) -> Option<PageView> {
+        Some(PageView {
+            place: PagePlace::EndOf("networks"),
+            body: include_str!("windows/view.html"),
+            script: include_str!("windows/windows.js"),
+        })
     }
 
     fn list(&self) -> Option<List> {

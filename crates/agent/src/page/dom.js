@@ -86,3 +86,8 @@ export function prose(text) {
 export function hostLink(address, label = address) {
   return el("a", { href: `#host/${encodeURIComponent(address)}` }, label);
 }
+
+/** How many rows a list has, and what has all. */
+export function howMany(list, limit, command) {
+  return list.length < limit ? null : note(`The ${limit} with most measurements. `, code(command), " lists all.");
+}

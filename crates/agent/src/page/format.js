@@ -73,3 +73,15 @@ export function time(ms, text = moment(ms)) {
 
 /** How long ago, the exact moment in the title. */
 export const ago = (seconds) => time(Date.now() - seconds * 1000, `${span(seconds)} ago`);
+
+/** A difference in bits, and its standard error, as times in per cent. */
+export function change(bits, error) {
+  const figure = (value) => (100 * (2 ** value - 1)).toFixed(1);
+  return `${bits > 0 ? "+" : ""}${figure(bits)} % ± ${figure(error)} %`;
+}
+
+const LEVELS = { prefix: "prefix", named: "named", service: "service", namespace: "all hosts",
+  "fleet-prefix": "prefix, told by other agents", "fleet-named": "named, told by other agents" };
+
+export const networkName = (network) => (network.container ? `${network.name} (${network.container})` : network.name);
+export const levelName = (network) => LEVELS[network.level] ?? network.level;

@@ -4,10 +4,11 @@ import { byId, code, el, facts, fault, hostLink, note, paragraph, replace, table
 import { ago, bar, bytes, count, counted, micros, percent, rate, three, time } from "./format.js";
 import { ask } from "./agent.js";
 import { Arms } from "./arms.js";
-import { windowTable } from "./networks.js";
 
 const LIMIT = 50;
 const EVENTS = 30;
+// Features with a part of the page, which may know more of a host.
+const PARTS = [...document.querySelectorAll("[data-part]")].map((part) => part.dataset.part);
 
 const REASONS = {
   "warm-up": () => "the first connections to a host keep what the system gives them",
@@ -120,11 +121,11 @@ function networkTable(networks) {
 /** Whether an explanation is of a host without record, by what its networks know. */
 const isStranger = ({ host }) => !host.connections && !host.scored;
 
-function told(one, several) {
-  const { host, summary, networks, windows } = one;
-  const first = windows?.length > 0 && windowTable(windows);
+function told(one, several, parts) {
+  const { host, summary, networks } = one;
+  const more = parts.map((part) => part.explained(one));
   if (isStranger(one)) {
-    return [el("p", { class: "summary" }, summary), networks?.length > 0 && networkTable(networks), first];
+    return [el("p", { class: "summary" }, summary), networks?.length > 0 && networkTable(networks), more];
   }
   return [
     several && el("h2", {}, `Network namespace ${host.netns}`),
@@ -138,7 +139,7 @@ function told(one, several) {
     ]),
     host.arms.length ? armTable(host) : note("No arm has been chosen or measured yet."),
     host.arms.length > 0 && note("Cost in bits: one less is twice the rate. ± is the mean deviation."),
-    first,
+    more,
   ];
 }
 
@@ -165,16 +166,18 @@ export async function story(address) {
       : null;
     return replace(byId("host"), fault(`${error.message}.`), hint);
   }
+  const loaded = await Promise.allSettled(PARTS.map((name) => import(`./${name}.js`)));
+  const parts = loaded.flatMap((part) => part.value ?? []);
   if (late()) return;
   // The record may cover a prefix; events bear its name.
   const name = found[0].host.address;
   if (found.every(isStranger)) {
     replace(byId("host-arms"));
     replace(byId("host-story"));
-    return replace(byId("host"), found.map((one) => told(one, false)).flat());
+    return replace(byId("host"), found.map((one) => told(one, false, parts)).flat());
   }
   replace(byId("host"), name !== address && note(`Its record is that of ${name}.`),
-    found.map((one) => told(one, found.length > 1)).flat());
+    found.map((one) => told(one, found.length > 1, parts)).flat());
   chart ??= new Arms(byId("host-arms"), name);
   chart.load();
   await connections(name, late);

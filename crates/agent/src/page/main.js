@@ -26,6 +26,9 @@ let connected = null;
 
 const chart = new Arms(byId("arms"));
 
+/** Fills the view, or part of a view, of a feature. */
+const load = (name) => import(`./${name}.js`).then((part) => part.show(), () => {});
+
 /** Fills the present view with what takes a request. */
 function refresh() {
   refreshed = Date.now();
@@ -37,7 +40,8 @@ function refresh() {
   else if (view === "host") story(address);
   else if (view === "networks") networks();
   else if (view === "kernel") kernel();
-  else import(`./${view}.js`).then((part) => part.show(), () => {});
+  else load(view);
+  for (const part of document.querySelectorAll(`[data-view=${view}] [data-part]`)) load(part.dataset.part);
 }
 
 function title() {
