@@ -159,13 +159,11 @@ pub trait Records {
 }
 
 /// A session of the agent, for the thread of a feature.
-pub trait Session: Sync {
+pub trait Session: Reporter + Sync {
     /// The kernel side.
     fn kernel(&self) -> &Kernel;
     /// Whether the session ends.
     fn is_stopping(&self) -> bool;
-    /// Sets or (with `None`) clears a problem.
-    fn problem(&self, kind: &'static str, text: Option<String>);
     /// Kinds of the problems that parts of the agent have reported.
     fn noted_kinds(&self) -> Vec<&'static str>;
     /// Kinds of all problems, by a check now.
@@ -205,8 +203,21 @@ pub struct PageView {
     /// HTML of the view, in elements with `data-view`, its name in the URL, and `data-script` where that
     /// of the script differs.
     pub body: &'static str,
-    /// Script that fills the view by its function `show`; loaded once the view is opened.
+    /// Script, loaded once the view is opened: `show` fills it, `explained` returns an element for the
+    /// feature's value in an explanation of a host.
     pub script: &'static str,
+}
+
+/// List of a feature, which `thalweg NAME` shows.
+#[derive(Clone, Copy, Debug)]
+pub struct List {
+    /// Sentence of `--help` on the sub-command.
+    pub about: &'static str,
+    /// Adds the options of the sub-command.
+    pub add_options: fn(Command) -> Command,
+    /// Table of the answer to `GET /v1/NAME`, for a terminal. Only rows that the options want stay in
+    /// the answer. Fails if the answer has another form.
+    pub show: fn(&mut Value, &ArgMatches) -> Result<String>,
 }
 
 /// Outcome of a poll.
@@ -409,15 +420,15 @@ pub trait Feature: Send + Sync {
     fn walks_hosts(&self) -> bool {
         false
     }
-    /// Explanation of a remote host by the key of its record and an address of its, as the value of
-    /// the feature's key in `GET /v1/hosts/{address}`; `None`: it has no key.
+    /// Value of the feature's key in `GET /v1/hosts/{address}`, for the key of the host's record and an
+    /// address; `None`: it has no key.
     ///
     /// # Errors
     /// Maps that cannot be read.
     fn explain(
         &self,
-        _host: &HostKey,
-        _address: IpAddr,
+        _: &HostKey,
+        _: IpAddr,
         _: &Presenter<'_>,
         _: &Context<'_>,
     ) -> Result<Option<Value>> {
@@ -456,7 +467,7 @@ pub trait Feature: Send + Sync {
         Ok(Box::new(|_| Ok(())))
     }
     /// The feature's list; `None`: it has none.
-    fn list(&self) -> Option<&dyn List> {
+    fn list(&self) -> Option<List> {
         None
     }
 
@@ -486,28 +497,17 @@ pub trait Feature: Send + Sync {
     }
 }
 
-/// List of a feature, which `thalweg NAME` shows.
-pub trait List {
-    /// Sentence of `--help` on the sub-command.
-    fn about(&self) -> &'static str;
-    /// Adds the options of the sub-command.
-    fn add_options(&self, command: Command) -> Command {
-        let limit = Arg::new("limit")
-            .long("limit")
-            .value_name("N")
-            .value_parser(value_parser!(usize))
-            .help("Show at most this many rows. Default: all");
-        command.arg(limit)
-    }
-    /// Table of the answer to `GET /v1/NAME`, for a terminal. Only rows that the options want stay in
-    /// the answer.
-    ///
-    /// # Errors
-    /// The answer has another form.
-    fn show(&self, answer: &mut Value, options: &ArgMatches) -> Result<String>;
+/// Adds the option of a list of rows that has no others.
+pub fn add_limit(command: Command) -> Command {
+    let limit = Arg::new("limit")
+        .long("limit")
+        .value_name("N")
+        .value_parser(value_parser!(usize))
+        .help("Show at most this many rows. Default: all");
+    command.arg(limit)
 }
 
-/// Largest number of rows, where a list has no other options.
+/// Largest number of rows of such a list.
 pub fn row_limit(options: &ArgMatches) -> usize {
     options.get_one("limit").copied().unwrap_or(usize::MAX)
 }

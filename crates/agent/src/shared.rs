@@ -520,10 +520,6 @@ impl feature::Session for Shared {
         self.is_stopping()
     }
 
-    fn problem(&self, kind: &'static str, text: Option<String>) {
-        self.problem(kind, text);
-    }
-
     fn noted_kinds(&self) -> Vec<&'static str> {
         self.noted_problems().into_keys().collect()
     }

@@ -15,7 +15,6 @@ use axum::Json;
 use axum::http::Uri;
 use axum::response::{IntoResponse, Response};
 use axum::routing::MethodFilter;
-use clap::ArgMatches;
 use serde_json::{Value, json};
 use thalweg_bpf_objects::names::learn::maps;
 use thalweg_bpf_types::raw;
@@ -26,7 +25,7 @@ use crate::api::answer::Answer;
 use crate::config::reader::Section;
 use crate::feature::{
     Context, Feature, Finding, Hint, LeftoverName, List, MetricsWriter, Polled, Route, Settings,
-    Undo, row_limit,
+    Undo, add_limit, row_limit,
 };
 use crate::kernel::{Kernel, Setup};
 use crate::metrics::page::Page;
@@ -300,18 +299,12 @@ impl Feature for State {
         }))
     }
 
-    fn list(&self) -> Option<&dyn List> {
-        Some(self)
-    }
-}
-
-impl List for State {
-    fn about(&self) -> &'static str {
-        "List the learned clamps of congestion windows, by remote host"
-    }
-
-    fn show(&self, answer: &mut Value, options: &ArgMatches) -> Result<String> {
-        show::list(answer, row_limit(options))
+    fn list(&self) -> Option<List> {
+        Some(List {
+            about: "List the learned clamps of congestion windows, by remote host",
+            add_options: add_limit,
+            show: |answer, options| show::list(answer, row_limit(options)),
+        })
     }
 }
 

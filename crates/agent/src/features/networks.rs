@@ -9,7 +9,7 @@ use axum::Json;
 use axum::http::Uri;
 use axum::response::{IntoResponse, Response};
 use axum::routing::MethodFilter;
-use clap::{ArgMatches, Args as _, Command, FromArgMatches as _};
+use clap::Args as _;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use thalweg_learner::{HostKey, Level};
@@ -24,6 +24,7 @@ mod present;
 mod show;
 mod view;
 
+use show::Options;
 use view::{Network, Networks};
 
 /// State of the feature.
@@ -110,22 +111,12 @@ impl Feature for State {
         })
     }
 
-    fn list(&self) -> Option<&dyn List> {
-        Some(self)
-    }
-}
-
-impl List for State {
-    fn about(&self) -> &'static str {
-        "List what is known of networks, which decides about their new hosts"
-    }
-
-    fn add_options(&self, command: Command) -> Command {
-        show::Options::augment_args(command)
-    }
-
-    fn show(&self, answer: &mut Value, options: &ArgMatches) -> Result<String> {
-        show::list(answer, &show::Options::from_arg_matches(options)?)
+    fn list(&self) -> Option<List> {
+        Some(List {
+            about: "List what is known of networks, which decides about their new hosts",
+            add_options: Options::augment_args,
+            show: show::list,
+        })
     }
 }
 

@@ -14,6 +14,8 @@ use crate::store::Store;
 
 mod metrics;
 
+use metrics::write_metrics;
+
 /// Kind of problem: the policy in force is not as it was applied.
 const POLICY: &str = "policy";
 /// Kind of problem: another program switched off callbacks that the policy in force needs.
@@ -79,7 +81,7 @@ impl Feature for State {
     /// Puts the policy back in force after a restart of the machine. If that fails, the agent runs
     /// without it.
     fn start(&self, context: &Context<'_>) -> Option<String> {
-        let restored = context.policies.restore(&paths(context));
+        let restored = context.policies.restore(&policy_paths(context));
         self.refresh_arm_sets(context);
         match restored {
             Ok(outcome) => {
@@ -100,7 +102,7 @@ impl Feature for State {
     }
 
     fn poll(&self, context: &Context<'_>) -> Polled {
-        let (paths, history) = (paths(context), context.policies);
+        let (paths, history) = (policy_paths(context), context.policies);
         if !context.is_stopping {
             follow_names(&paths, context);
         }
@@ -117,7 +119,7 @@ impl Feature for State {
         let mut watch = self.watch();
         if watch.reported.is_none_or(|at| at.elapsed() >= REPORT) {
             watch.reported = Some(Instant::now());
-            report(&mut watch.failures, context);
+            report_failures(&mut watch.failures, context);
         }
         Polled {
             problem: problem.or_else(|| watch.without_arms.clone()),
@@ -126,7 +128,7 @@ impl Feature for State {
     }
 
     fn problems(&self, context: &Context<'_>) -> Vec<Finding> {
-        let problem = find_problem(&paths(context), context);
+        let problem = find_problem(&policy_paths(context), context);
         let problem = problem.or_else(|| self.watch().without_arms.clone());
         let (problem, silence) = match read_report(context) {
             Ok(report) => (problem, report.and_then(|it| it.silenced_text())),
@@ -140,12 +142,12 @@ impl Feature for State {
         let pin = &context.kernel.setup().pin;
         let report = Report::read_counters(pin, context.policies)?;
         Ok(Box::new(move |page| {
-            report.iter().try_for_each(|it| metrics::write(it, page))
+            report.iter().try_for_each(|it| write_metrics(it, page))
         }))
     }
 }
 
-fn paths(context: &Context<'_>) -> PolicyPaths {
+fn policy_paths(context: &Context<'_>) -> PolicyPaths {
     let setup = context.kernel.setup();
     PolicyPaths {
         pin: setup.pin.clone(),
@@ -180,7 +182,7 @@ fn follow_names(paths: &PolicyPaths, context: &Context<'_>) {
 }
 
 /// Logs failed settings, each kind once, and notes interference of other programs.
-fn report(failures: &mut FailureLog, context: &Context<'_>) {
+fn report_failures(failures: &mut FailureLog, context: &Context<'_>) {
     let report = match read_report(context) {
         Ok(report) => report,
         Err(error) => return tracing::debug!("reading the policy's failures: {error:#}"),

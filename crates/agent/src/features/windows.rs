@@ -11,7 +11,7 @@ use axum::Json;
 use axum::http::Uri;
 use axum::response::{IntoResponse, Response};
 use axum::routing::MethodFilter;
-use clap::{ArgMatches, Args as _, Command, FromArgMatches as _};
+use clap::Args as _;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use thalweg_learner::{HostKey, Level, Mode, window};
@@ -29,7 +29,9 @@ mod settings;
 mod show;
 mod view;
 
+use present::presented_network;
 use settings::InitialWindow;
+use show::Options;
 
 /// State of the feature: all of it is in the kernel.
 #[derive(Default)]
@@ -90,12 +92,10 @@ impl Feature for State {
         };
         keep_networks(&mut records, asked.limit);
         let segments = (0..window::COUNT).filter(|arm| allowed >> arm & 1 != 0);
-        let networks = records.iter();
+        let present = |(key, record): &_| presented_network(&presenter, key, record, allowed);
         let answer = view::Windows {
             segments: segments.map(window::arm_segments).collect(),
-            networks: networks
-                .map(|(key, record)| present::network(&presenter, key, record, allowed))
-                .collect(),
+            networks: records.iter().map(present).collect(),
         };
         Ok(Json(answer).into_response())
     }
@@ -126,7 +126,7 @@ impl Feature for State {
         let has_prefix = prefix.prefix_len < host.prefix_len;
         for key in has_prefix.then_some(prefix).into_iter().chain([namespace]) {
             if let Some(record) = context.kernel.host(&key)? {
-                found.push(present::network(presenter, &key, &record, setup.windows));
+                found.push(presented_network(presenter, &key, &record, setup.windows));
             }
         }
         Ok((!found.is_empty()).then(|| json!(found)))
@@ -144,21 +144,11 @@ impl Feature for State {
         })
     }
 
-    fn list(&self) -> Option<&dyn List> {
-        Some(self)
-    }
-}
-
-impl List for State {
-    fn about(&self) -> &'static str {
-        "List what is known of initial windows, by network"
-    }
-
-    fn add_options(&self, command: Command) -> Command {
-        show::Options::augment_args(command)
-    }
-
-    fn show(&self, answer: &mut Value, options: &ArgMatches) -> Result<String> {
-        show::list(answer, &show::Options::from_arg_matches(options)?)
+    fn list(&self) -> Option<List> {
+        Some(List {
+            about: "List what is known of initial windows, by network",
+            add_options: Options::augment_args,
+            show: show::list,
+        })
     }
 }

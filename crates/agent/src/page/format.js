@@ -102,9 +102,9 @@ const LEVELS = { prefix: "prefix", named: "named", service: "service", namespace
   "fleet-prefix": "prefix, told by other agents", "fleet-named": "named, told by other agents" };
 
 /** Name of a network. */
-export const named = (network) => (network.container ? `${network.name} (${network.container})` : network.name);
+export const networkName = (network) => (network.container ? `${network.name} (${network.container})` : network.name);
 /** Level of a network, in words. */
-export const kind = (network) => LEVELS[network.level] ?? network.level;
+export const levelName = (network) => LEVELS[network.level] ?? network.level;
 
 /** A difference in bits, and its standard error, as times in per cent. */
 export function change(bits, error) {

@@ -23,8 +23,8 @@ impl Subcommand for List {
             .iter()
             .filter_map(|it| Some((it.name(), it.list()?)));
         lists.fold(command, |command, (name, list)| {
-            let list_command = list.add_options(Command::new(name));
-            command.subcommand(list_command.about(list.about()))
+            let list_command = (list.add_options)(Command::new(name));
+            command.subcommand(list_command.about(list.about))
         })
     }
 
@@ -62,7 +62,7 @@ pub fn run(global: &Global, list: &List) -> Result<()> {
     let features = features::all();
     let feature = features.iter().find(|it| it.name() == list.feature);
     let shown = feature.and_then(|it| it.list());
-    let shown = shown.map(|it| it.show(&mut answer, &list.options));
+    let shown = shown.map(|it| (it.show)(&mut answer, &list.options));
     let text = shown.transpose()?.unwrap_or_default();
     output::show_value(&global.format, &answer, || text)
 }

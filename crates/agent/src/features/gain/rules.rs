@@ -33,16 +33,7 @@ pub struct Rules {
     policy: Option<Trials>,
     kept: BTreeMap<u64, KeptGain>,
     /// Ended flows that the policy's rules took, by name, since the agent knows the policy.
-    taken: BTreeMap<String, Taken>,
-}
-
-/// Ended flows that a rule took.
-#[derive(Debug, Default)]
-struct Taken {
-    /// Number of such flows.
-    ended: u64,
-    /// Number of flows without the rule's settings: the kernel refused one, or something replaced one.
-    overridden: u64,
+    taken: BTreeMap<String, Tally>,
 }
 
 /// Changes by an evaluation: names of rules, and reasons.
@@ -126,8 +117,9 @@ impl Rules {
                 let is_overridden = outcome.flags & raw::THALWEG_OUTCOME_OVERRIDDEN != 0;
                 if taken_by.is_some() {
                     let name = &policy.rules[*id as usize].name;
-                    let taken = self.taken.entry(name.clone()).or_default();
-                    taken.ended += 1;
+                    let taken = self.taken.entry(name.clone());
+                    let taken = taken.or_insert_with_key(|name| no_flows(name));
+                    taken.all += 1;
                     taken.overridden += u64::from(is_overridden);
                     if is_overridden {
                         kept.ledger.overridden += 1;
@@ -142,19 +134,7 @@ impl Rules {
     /// Ended flows that each rule took, since this agent knows the policy, and those without its
     /// settings.
     pub fn overridden(&self) -> Vec<Tally> {
-        let taken = self.taken.iter();
-        let tallies = taken.map(|(rule, taken)| Tally {
-            subject: format!("rule {rule}"),
-            overridden: taken.overridden,
-            all: taken.ended,
-            words: |rule, overridden, ended| {
-                format!(
-                    "{overridden} of {ended} flows that {rule} took ended without its settings \
-                     (the kernel refused one, or something replaced it), and are not compared"
-                )
-            },
-        });
-        tallies.collect()
+        self.taken.values().cloned().collect()
     }
 
     /// Evaluates the comparisons as [`super::Gain::look`] does.
@@ -298,6 +278,21 @@ impl Rules {
                 overridden: kept.ledger.overridden,
             }),
         })
+    }
+}
+
+/// Tally of the ended flows that a rule took.
+fn no_flows(rule: &str) -> Tally {
+    Tally {
+        subject: format!("rule {rule}"),
+        overridden: 0,
+        all: 0,
+        words: |rule, overridden, all| {
+            format!(
+                "{overridden} of {all} flows that {rule} took ended without its settings (the kernel \
+                 refused one, or something replaced it), and are not compared"
+            )
+        },
     }
 }
 

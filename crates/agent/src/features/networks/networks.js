@@ -2,7 +2,7 @@
 
 import { ask } from "./agent.js";
 import { byId, code, fault, howMany, note, replace, table } from "./dom.js";
-import { ago, change, count, kind, named } from "./format.js";
+import { ago, change, count, levelName, networkName } from "./format.js";
 
 const LIMIT = 50;
 
@@ -10,7 +10,7 @@ function networkRow(network) {
   const best = network.arms.find((arm) => arm.arm === network.best);
   const known = network.decides && best?.evidence > 0;
   return [
-    named(network), kind(network), network.best ?? "the system's default",
+    networkName(network), levelName(network), network.best ?? "the system's default",
     known ? change(best.difference_bits, best.error_bits) : "–",
     count(network.decided), count(network.scored), network.hosts == null ? "–" : count(network.hosts), ago(network.idle_s),
   ];

@@ -1,7 +1,7 @@
 //! `thalweg networks`.
 
 use anyhow::Result;
-use clap::{Args, ValueEnum};
+use clap::{ArgMatches, Args, FromArgMatches as _, ValueEnum};
 use serde::Deserialize as _;
 use serde_json::{Value, json};
 use thalweg_terminal::output::{self, percent_text, rate_text};
@@ -51,7 +51,8 @@ enum Level {
 ///
 /// # Errors
 /// The answer has another form.
-pub fn list(answer: &mut Value, options: &Options) -> Result<String> {
+pub fn list(answer: &mut Value, options: &ArgMatches) -> Result<String> {
+    let options = Options::from_arg_matches(options)?;
     let mut found = Networks::deserialize(&*answer)?;
     let level = options.level.and_then(|it| it.to_possible_value());
     let is_wanted = |name: &str| level.as_ref().is_none_or(|it| it.get_name() == name);

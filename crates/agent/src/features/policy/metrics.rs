@@ -7,7 +7,7 @@ use thalweg_control::policy::{Report, RuleReport};
 use crate::metrics::page::{Page, Rows};
 
 /// Writes the metrics of the policy in force.
-pub fn write(policy: &Report, page: &mut Page<'_>) -> fmt::Result {
+pub fn write_metrics(policy: &Report, page: &mut Page<'_>) -> fmt::Result {
     let dry_run = if policy.dry_run { "true" } else { "false" };
     page.gauges(
         "thalweg_policy_in_force",

@@ -11,7 +11,7 @@ use crate::events::level;
 use crate::present::{Presenter, network_arm};
 
 /// View of a network's record; `allowed` is the operator's mask.
-pub fn network(
+pub fn presented_network(
     presenter: &Presenter<'_>,
     key: &HostKey,
     record: &Host,

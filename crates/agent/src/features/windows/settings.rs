@@ -3,7 +3,6 @@
 use thalweg_learner::window;
 use thalweg_units::reader::whole_number;
 use thalweg_units::schema;
-use toml::Spanned;
 use toml::de::DeValue;
 
 use crate::config::reader::{Key, Section, Wrong};
@@ -47,13 +46,10 @@ fn read_mask(section: &mut Section<'_>, key: Key) -> u16 {
             DeValue::Array(items) if !items.is_empty() => items,
             _ => return Err(vec![Wrong::new(value, &*expected)]),
         };
-        let arm = |item: &Spanned<DeValue<'_>>| {
-            let segments = whole_number(item.get_ref()).and_then(|it| u32::try_from(it).ok());
-            segments.and_then(window::window_arm)
-        };
         let (mut mask, mut wrong) = (0u16, Vec::new());
         for item in items {
-            match arm(item) {
+            let segments = whole_number(item.get_ref()).and_then(|it| u32::try_from(it).ok());
+            match segments.and_then(window::window_arm) {
                 Some(arm) if mask >> arm & 1 != 0 => {
                     wrong.push(Wrong::new(item, "each window once"));
                 }
@@ -72,77 +68,50 @@ fn read_mask(section: &mut Section<'_>, key: Key) -> u16 {
 #[cfg(test)]
 mod tests {
     use std::path::Path;
-    use std::sync::Arc;
-
-    use crate::config::Config;
-    use crate::feature::Settings;
 
     use super::InitialWindow;
+    use crate::config::Config;
 
-    fn section(text: &str) -> Result<Arc<dyn Settings>, String> {
-        let text = format!("[initial_window]\n{text}\n");
-        let config = Config::parse(&text, Path::new("t.toml")).map_err(|it| it.to_string())?;
-        Ok(Arc::clone(&config.features.0["windows"]))
+    fn parse(text: &str) -> Result<Config, String> {
+        let text = format!("[initial_window]\n{text}");
+        Config::parse(&text, Path::new("t.toml")).map_err(|faults| faults.to_string())
     }
 
     #[test]
     fn windows_are_a_mask_with_the_kernels_own() {
-        for (text, mask) in [
-            ("", 0b1000_1000_1001),
-            ("segments = [10]", 1),
-            ("segments = [20]", 0b10_0001),
-            ("segments = [32, 12]", 0b1000_0000_0011),
+        for (segments, mask) in [
+            ("[10, 16, 24, 32]", 0b1000_1000_1001),
+            ("[10]", 1),
+            ("[20]", 0b10_0001),
+            ("[32, 12]", 0b1000_0000_0011),
         ] {
-            let found = section(&format!("enabled = true\n{text}")).unwrap();
+            let found = parse(&format!("segments = {segments}\nenabled = true")).unwrap();
             let enabled = true;
-            assert!(found.is_same(&InitialWindow { enabled, mask }), "{found:?}");
+            let expected = InitialWindow { enabled, mask };
+            assert!(found.features.0["windows"].is_same(&expected), "{found:?}");
         }
+        assert_eq!(parse("segments = [16, 24, 32]").unwrap(), Config::default());
     }
 
     #[test]
     fn other_windows_are_refused_with_their_places() {
-        for (value, at, expected) in [
-            (
-                "[16, 0]",
-                17,
-                "found the number 0, expected an even number from 10 to 32",
-            ),
-            (
-                "[10000]",
-                13,
-                "found the number 10000, expected an even number from 10 to 32",
-            ),
-            (
-                "[11]",
-                13,
-                "found the number 11, expected an even number from 10 to 32",
-            ),
-            (
-                "[16.0]",
-                13,
-                "found the number 16.0, expected an even number from 10 to 32",
-            ),
-            (
-                "[16, 16]",
-                17,
-                "found the number 16, expected each window once",
-            ),
-            (
-                "[]",
-                12,
-                "found a list of 0, expected a list of even numbers from 10 to 32, the initial windows \
-                 in segments",
-            ),
-            (
-                "16",
-                12,
-                "found the number 16, expected a list of even numbers from 10 to 32, the initial \
-                 windows in segments",
-            ),
+        let even = "an even number from 10 to 32";
+        let list = "a list of even numbers from 10 to 32, the initial windows in segments";
+        for (value, place, found, expected) in [
+            ("[16, 0]", 17, "the number 0", even),
+            ("[10000]", 13, "the number 10000", even),
+            ("[11]", 13, "the number 11", even),
+            ("[16.0]", 13, "the number 16.0", even),
+            ("[16, 16]", 17, "the number 16", "each window once"),
+            ("[]", 12, "a list of 0", list),
+            ("16", 12, "the number 16", list),
         ] {
-            let told = section(&format!("segments = {value}")).unwrap_err();
-            let place = format!("t.toml:2:{at}: initial_window.segments: ");
-            assert_eq!(told, place + expected);
+            assert_eq!(
+                parse(&format!("segments = {value}")).unwrap_err(),
+                format!(
+                    "t.toml:2:{place}: initial_window.segments: found {found}, expected {expected}"
+                )
+            );
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Tables of `thalweg windows` and `thalweg explain`.
 
 use anyhow::Result;
-use clap::Args;
+use clap::{ArgMatches, Args, FromArgMatches as _};
 use serde::Deserialize as _;
 use serde_json::{Value, json};
 use thalweg_terminal::output::{self, percent_text};
@@ -25,7 +25,8 @@ pub struct Options {
 ///
 /// # Errors
 /// The answer has another form.
-pub fn list(answer: &mut Value, options: &Options) -> Result<String> {
+pub fn list(answer: &mut Value, options: &ArgMatches) -> Result<String> {
+    let options = Options::from_arg_matches(options)?;
     let mut found = Windows::deserialize(&*answer)?;
     found.networks.retain(|it| it.decides || !options.decides);
     found.networks.truncate(options.limit.unwrap_or(usize::MAX));

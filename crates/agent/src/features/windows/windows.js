@@ -2,7 +2,7 @@
 
 import { ask } from "./agent.js";
 import { byId, code, fault, howMany, note, replace, table } from "./dom.js";
-import { ago, bar, change, count, kind, named, percent } from "./format.js";
+import { ago, bar, change, count, levelName, networkName, percent } from "./format.js";
 
 const LIMIT = 50;
 // The kernel's own window, segments.
@@ -16,7 +16,7 @@ function windowRow(network) {
     .map((one) => `${one.segments}: ${percent(one.next_probability)}`);
   const resent = [best, best !== own && own].filter(Boolean).map((one) => percent(one.retransmitted)).join(" / ");
   return [
-    named(network), kind(network), network.decides ? `${network.best} segments` : `${OWN}, too little is known`,
+    networkName(network), levelName(network), network.decides ? `${network.best} segments` : `${OWN}, too little is known`,
     shares.join(", "), known ? change(best.difference_bits, best.error_bits) : "–",
     resent, count(network.largest), count(network.decided), count(network.scored), ago(network.idle_s),
   ];
@@ -25,7 +25,7 @@ function windowRow(network) {
 /** What the networks of a host know of each window. */
 export function explained(networks) {
   const rows = networks.flatMap((network) => network.windows.map((one) => [
-    named(network), `${one.segments}${one.segments > network.largest ? " (not now)" : ""}`, bar(one.next_probability),
+    networkName(network), `${one.segments}${one.segments > network.largest ? " (not now)" : ""}`, bar(one.next_probability),
     one.segments === OWN || !(one.evidence > 0) ? "–" : change(one.difference_bits, one.error_bits),
     percent(one.retransmitted), count(one.scored), count(one.count),
   ]));
