@@ -14,7 +14,6 @@ pub mod detach;
 mod discovery;
 mod disk;
 pub mod doctor;
-mod egress;
 mod event_loop;
 mod events;
 pub mod eviction;

@@ -14,6 +14,7 @@ use crate::feature::{BodyBounds, Context, Feature, PageView, Reply, Request, Rou
 use crate::kernel::Kernel;
 
 mod best;
+mod egress;
 mod explain;
 mod import;
 mod list;

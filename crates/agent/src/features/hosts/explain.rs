@@ -7,10 +7,9 @@ use anyhow::Context as _;
 use thalweg_learner::{Host, HostKey};
 use thalweg_units::address::{is_link_local, is_loopback};
 
-use super::{hosts_of, unknown, wanted};
+use super::{egress, hosts_of, unknown, wanted};
 use crate::api::answer::Answer;
 use crate::api::latest;
-use crate::egress;
 use crate::feature::Context;
 use crate::present::Presenter;
 use crate::view::Explanation;
@@ -80,7 +79,7 @@ fn explained(
     Ok(Some(Explanation {
         host: presenter.host(&key, &host.unwrap_or_default()),
         features,
-        egress: egress(context, &key)?,
+        egress: egress_devices(context, &key)?,
         summary: summary.unwrap_or_else(|| UNKNOWN.to_owned()),
         recent: latest::of_host(context, &key.to_string(), RECENT)?,
         events_share: context.sampling(|sampling| sampling.share()),
@@ -95,7 +94,7 @@ fn namespaces(context: &Context<'_>) -> anyhow::Result<Vec<u64>> {
 }
 
 /// Devices by which connections to a host may leave, if there are several.
-fn egress(context: &Context<'_>, key: &HostKey) -> anyhow::Result<Vec<String>> {
+fn egress_devices(context: &Context<'_>, key: &HostKey) -> anyhow::Result<Vec<String>> {
     if key.netns != context.own_netns {
         return Ok(Vec::new());
     }
