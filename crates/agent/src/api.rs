@@ -4,13 +4,12 @@
 //! client delays nobody: a page of a list is made only when the previous page has been read.
 
 use std::convert::Infallible;
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::{Request, State};
-use axum::http::{Method, StatusCode, Uri, header};
+use axum::http::{Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, on, post};
@@ -20,33 +19,30 @@ use serde_json::json;
 use thalweg_control::inventory::Inventory;
 use thalweg_control::leftovers::Learner;
 use thalweg_control::privileges;
-use thalweg_learner::HostKey;
 use thalweg_units::address;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::Mutex;
 
 use crate::api::tcp::PortListener;
+use crate::feature::{self, Reply};
 use crate::metrics::CONTENT_TYPE;
 use crate::shared::Shared;
 use crate::view;
 
 pub mod answer;
-mod best;
+mod body;
 mod connections;
-mod explain;
 mod history;
-mod import;
-mod latest;
+pub mod latest;
 mod list;
 mod live;
-mod networks;
 mod page;
 pub mod socket;
 pub mod tcp;
 pub mod web;
 mod work;
 
-use answer::{Address, Answer, Failure, Query};
+use answer::{Answer, Failure, Parameter, Query};
 use work::Api;
 
 /// Default number of events per request.
@@ -55,8 +51,6 @@ const EVENTS_DEFAULT: u32 = 100;
 const EVENTS_MAX: u32 = 10_000;
 /// Interval of attempts to bind a port that another process has.
 const PORT_RETRY: Duration = Duration::from_secs(5);
-/// Number of events in an explanation.
-const RECENT: u32 = 10;
 
 /// Answers requests on a socket, and on the port if one is wanted, forever.
 pub async fn serve(listener: UnixListener, shared: Arc<Shared>) -> ! {
@@ -95,17 +89,50 @@ fn feature_routes(shared: &Shared) -> Router<Api> {
     for (index, feature) in shared.statistics.features.iter().enumerate() {
         for &(method, path) in feature.routes() {
             let turn = Arc::new(Mutex::new(()));
-            let answer = async move |State(api): State<Api>, uri: Uri| {
-                api.in_turn(turn, move |shared| {
-                    let feature = &shared.statistics.features[index];
-                    feature.answer(path, &uri, &shared.feature_context())
-                })
-                .await
-            };
+            let answer =
+                async move |State(api): State<Api>, parameter: Parameter, request: Request| {
+                    feature_answer(api, (index, path), turn, parameter, request).await
+                };
             router = router.route(path, on(method, answer));
         }
     }
     router
+}
+
+/// The answer of a feature to a request of its route.
+async fn feature_answer(
+    api: Api,
+    (index, route): (usize, &'static str),
+    turn: Arc<Mutex<()>>,
+    Parameter(parameter): Parameter,
+    request: Request,
+) -> Answer<Response> {
+    let (parts, body) = request.into_parts();
+    let feature = &api.shared.statistics.features[index];
+    let body = match feature.body_bounds(route, &api.shared.kernel) {
+        Some(bounds) => Some(body::receive(&api, &bounds, body).await?),
+        None => None,
+    };
+    let walks_hosts = feature.walks_hosts();
+    let reply = move |shared: &Shared| {
+        let request = feature::Request {
+            method: &parts.method,
+            route,
+            uri: &parts.uri,
+            parameter: &parameter,
+            body: body.as_ref().map(|it| &it.file),
+        };
+        let feature = &shared.statistics.features[index];
+        feature.reply(&request, &shared.feature_context())
+    };
+    let reply = match walks_hosts {
+        true => api.work(reply).await?,
+        false => api.in_turn(turn, reply).await?,
+    };
+    match reply {
+        Reply::Whole(answer) => Ok(answer),
+        Reply::Pages(listing) => list::send(api, listing).await,
+    }
 }
 
 /// The routes.
@@ -114,19 +141,10 @@ fn router(shared: Arc<Shared>) -> Router {
         .route("/metrics", get(metrics))
         .route("/v1/status", get(status))
         .route("/v1/arms", get(arms))
-        .route("/v1/hosts", get(list::hosts).delete(reset_all))
-        .route(
-            "/v1/hosts/{address}",
-            get(explain::explain).delete(reset_one),
-        )
-        .route("/v1/networks", get(networks::networks))
-        .route("/v1/windows", get(networks::windows))
         .route("/v1/events", get(events))
         .route("/v1/events/stream", get(stream))
         .route("/v1/history", get(history::history))
         .route("/v1/stream", get(live::live))
-        .route("/v1/export", get(list::export))
-        .route("/v1/import", post(import::import))
         .route("/v1/kernel", get(kernel_side))
         .route("/v1/reload", post(reload))
         .route("/v1/detach", post(detach))
@@ -179,100 +197,9 @@ async fn arms(State(api): State<Api>) -> Answer<Json<Vec<view::Arm>>> {
 
 /// Handler of the pinned objects: programs, the policy in force, limits, congestion controls.
 async fn kernel_side(State(api): State<Api>) -> Answer<Json<Inventory>> {
-    let history = Arc::clone(&api.history);
-    api.work(move |shared| {
-        let pin = &shared.kernel.setup().pin;
-        Ok(Json(Inventory::read(pin, &history)))
-    })
-    .await
-}
-
-/// The host that a request names.
-struct Wanted {
-    address: IpAddr,
-    /// Key of the host; its namespace does not count.
-    key: HostKey,
-}
-
-/// The host of an address, or of the prefix that contains it.
-fn wanted(shared: &Shared, text: &str) -> Answer<Wanted> {
-    let (address, length) = match text.split_once('/') {
-        Some((address, length)) => (address, Some(length)),
-        None => (text, None),
-    };
-    let address = address::parse_address(address).ok_or_else(|| {
-        Failure(
-            StatusCode::BAD_REQUEST,
-            format!("{text:?} is not an IPv4 or IPv6 address"),
-        )
-    })?;
-    let address = shared.kernel.nat64().unwrap_address(address);
-    let setup = shared.kernel.setup();
-    let key = HostKey::new(0, address, setup.ipv4_prefix, setup.ipv6_prefix)
-        .map_err(|error| Failure(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))?;
-    let own = key.own_prefix().to_string();
-    if length.is_some_and(|length| length != own) {
-        let expected = format!(
-            "an address, or a prefix of length {own}, as hosts.ipv4_prefix and hosts.ipv6_prefix \
-             tell hosts apart"
-        );
-        return Err(Failure(
-            StatusCode::BAD_REQUEST,
-            format!("found {text:?}, expected {expected}"),
-        ));
-    }
-    Ok(Wanted { address, key })
-}
-
-/// Records of the wanted host in every namespace, the agent's own first.
-fn hosts_of(
-    shared: &Shared,
-    wanted: &Wanted,
-) -> anyhow::Result<Vec<(HostKey, thalweg_learner::Host)>> {
-    let own = |key: &HostKey| (key.addr, key.prefix_len);
-    let mut found = Vec::new();
-    shared.kernel.walk_hosts(|batch| {
-        found.extend(
-            batch
-                .into_iter()
-                .filter(|(key, _)| own(key) == own(&wanted.key)),
-        );
-        Ok(())
-    })?;
-    found.sort_by_key(|(key, _)| (key.netns != shared.own_netns, key.netns));
-    Ok(found)
-}
-
-/// Response for a host of which nothing is known.
-fn unknown(text: &str) -> Failure {
-    Failure(StatusCode::NOT_FOUND, format!("nothing is known of {text}"))
-}
-
-async fn reset_all(State(api): State<Api>) -> Answer<Json<serde_json::Value>> {
     api.work(|shared| {
-        let removed = shared.kernel.clear_hosts()?;
-        shared.store(|store| store.clear_hosts(shared.mode()))?;
-        shared.count_hosts()?;
-        Ok(Json(json!({ "removed": removed })))
-    })
-    .await
-}
-
-async fn reset_one(
-    State(api): State<Api>,
-    Address(address): Address,
-) -> Answer<Json<serde_json::Value>> {
-    api.work(move |shared| {
-        let mut removed = 0;
-        let found = hosts_of(shared, &wanted(shared, &address)?)?;
-        if found.is_empty() {
-            return Err(unknown(&address));
-        }
-        for (key, _) in found {
-            removed += u64::from(shared.kernel.remove_host(&key)?);
-            shared.store(|store| store.reset_host(shared.mode(), &key))?;
-        }
-        Ok(Json(json!({ "removed": removed })))
+        let pin = &shared.kernel.setup().pin;
+        Ok(Json(Inventory::read(pin, &shared.policies)))
     })
     .await
 }

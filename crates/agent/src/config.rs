@@ -22,7 +22,7 @@ mod tests;
 
 use agent::{Events, Http, Paths, Snapshot};
 pub use error::ConfigError;
-use learner::{Advise, Arms, ControlGroup, Hosts, InitialWindow, Learning, Networks};
+use learner::{Advise, Arms, ControlGroup, Hosts, Learning, Networks};
 pub use reader::KeyDescription;
 use reader::{Section, Source};
 use thalweg_units::Faults;
@@ -49,8 +49,6 @@ pub struct Config {
     pub hosts: Hosts,
     /// `[networks]`.
     pub networks: Networks,
-    /// `[initial_window]`.
-    pub initial_window: InitialWindow,
     /// Sections of features.
     pub features: Sections,
     /// `[learning]`.
@@ -177,7 +175,6 @@ impl Config {
             arms: root.section("arms", Arms::read),
             hosts: root.section("hosts", Hosts::read),
             networks: root.section("networks", Networks::read),
-            initial_window: root.section("initial_window", InitialWindow::read),
             features: features::read_sections(root, Place::Learner),
             learning: root.section("learning", Learning::read),
             control: root.section("control", ControlGroup::read),

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow};
 use libbpf_rs::RingBufferBuilder;
 use thalweg_bpf_types::{from_bytes, raw};
-use thalweg_control::{cc, policy, system};
+use thalweg_control::{cc, system};
 use thalweg_units::address::{Nat64, WELL_KNOWN};
 
 use crate::causes::Causes;
@@ -21,7 +21,6 @@ use crate::config::Config;
 use crate::discovery::{Discovery, has_ipv6_route};
 use crate::events::{self, Decoder};
 use crate::eviction::Room;
-use crate::health;
 use crate::kernel::{ArmSpec, Candidates};
 use crate::lock::PinLock;
 use crate::others;
@@ -47,7 +46,7 @@ const LOOK: Duration = Duration::from_secs(1);
 const LOOK_IN_VAIN: Duration = Duration::from_secs(10);
 /// Interval of polls of programs and pins.
 const ATTEND: Duration = Duration::from_secs(1);
-/// Interval of polls of the policy in force, congestion controls and the store's file.
+/// Interval of polls of congestion controls and the store's file.
 const ATTEND_OTHERS: Duration = Duration::from_secs(2);
 /// Interval of evaluations of the spread of networks.
 const SPREAD: Duration = Duration::from_secs(60);
@@ -126,13 +125,12 @@ pub struct EventLoop {
     /// Time of the last poll of overridden connections.
     overridden_seen: Instant,
     overridden: Overridden,
-    policy_failures: policy::FailureLog,
     watchdog: Watchdog,
     /// Lock of the directory of pins.
     pins: Arc<PinLock>,
     /// Time of the last poll of programs and pins.
     attended: Option<Instant>,
-    /// Time of the last poll of the policy in force, congestion controls and the store's file.
+    /// Time of the last poll of congestion controls and the store's file.
     attended_others: Option<Instant>,
 }
 
@@ -169,7 +167,6 @@ impl EventLoop {
             log: log::Limit::new(shared.config.events),
             overridden_seen: now,
             overridden: Overridden::new(now, ran_instead(&shared)?),
-            policy_failures: policy::FailureLog::default(),
             watchdog: Watchdog::new(),
             pins,
             attended: None,
@@ -243,10 +240,11 @@ impl EventLoop {
             }
             let began = Instant::now();
             let mut watch = Stopwatch::default();
-            let polled = watch.timed(|| feature.poll(&shared.feature_context()));
+            let context = shared.feature_context();
+            let polled = watch.timed(|| feature.poll(&context));
             let time = watch.total() + polled.elsewhere;
             polls.note(began, time, feature.poll_statistics());
-            shared.problem(feature.name(), polled.problem);
+            context.reporter.problem(feature.name(), polled.problem);
         }
     }
 
@@ -370,7 +368,7 @@ impl EventLoop {
             .is_none_or(|at| at.elapsed() >= ATTEND_OTHERS)
         {
             self.attended_others = Some(Instant::now());
-            self.shared.attend_others(&self.shared.policies);
+            self.shared.attend_others();
         }
         let outcome = self.make_room();
         self.shared
@@ -384,7 +382,6 @@ impl EventLoop {
             self.shared
                 .problem("discovery", outcome.err().map(|error| format!("{error:#}")));
             self.report_drops();
-            self.report_policy();
             self.shared.name_containers(&self.namespaces);
         }
         if self.spread_seen.is_none_or(|at| at.elapsed() >= SPREAD) {
@@ -461,34 +458,6 @@ impl EventLoop {
         self.shared.problem("nat64", fault);
     }
 
-    /// Updates the policy's arm sets: there may be a new policy, or new arms.
-    fn refresh_arm_sets(&self) -> Result<()> {
-        let pin = &self.shared.kernel.setup().pin;
-        let arms = self.shared.kernel.arms()?;
-        let number = |name: &str| arms.index(name);
-        Ok(policy::refresh_arm_sets(
-            pin,
-            &self.shared.policies,
-            number,
-        )?)
-    }
-
-    /// Logs a policy's failed settings, each kind once, and notes interference of other programs.
-    fn report_policy(&mut self) {
-        let report = match self.shared.look_at_policy(&self.shared.policies) {
-            Ok(report) => report,
-            Err(error) => return tracing::debug!("reading the policy's failures: {error:#}"),
-        };
-        let new = report
-            .as_ref()
-            .map(|report| self.policy_failures.new_failures(report));
-        for text in new.into_iter().flatten() {
-            tracing::warn!("policy: {text}");
-        }
-        let silenced = report.and_then(|report| report.silenced_text());
-        self.shared.problem(health::POLICY_SILENCE, silenced);
-    }
-
     fn discover(&mut self) -> Result<()> {
         let kernel = &self.shared.kernel;
         let forgive = self.forgave.elapsed() >= FORGIVE;
@@ -501,7 +470,6 @@ impl EventLoop {
             forgive,
         )?;
         self.shared.problem("refused", self.refused.in_words());
-        self.refresh_arm_sets()?;
         for name in came {
             tracing::info!(arm = name, "congestion control {name} has become available");
         }
@@ -610,11 +578,11 @@ impl EventLoop {
 /// # Errors
 /// Maps that cannot be read.
 fn ran_instead(shared: &Shared) -> Result<Seen> {
-    let features = shared.statistics.features.iter();
+    let (features, counters) = (shared.statistics.features.iter(), shared.kernel.counters()?);
     Ok(Seen {
-        counters: shared.kernel.counters()?,
         names: shared.kernel.overridden()?,
-        rules: features.flat_map(|it| it.taken_flows()).collect(),
+        of_features: features.flat_map(|it| it.overridden(&counters)).collect(),
+        counters,
         ..Seen::default()
     })
 }

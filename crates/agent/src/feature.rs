@@ -4,29 +4,38 @@
 use std::any::Any;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
+use std::fs::File;
+use std::net::IpAddr;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::Result;
-use axum::http::{StatusCode, Uri};
-use axum::response::Response;
+use axum::Json;
+use axum::http::{Method, StatusCode, Uri};
+use axum::response::{IntoResponse, Response};
 use axum::routing::MethodFilter;
+use clap::{Arg, ArgMatches, Command, value_parser};
+use serde::Serialize;
 use serde_json::Value;
 use thalweg_bpf_types::raw;
+use thalweg_control::attempts::Attempts;
 use thalweg_control::policy::history::History;
 use thalweg_control::system::NetworkNamespace;
+use thalweg_learner::{HostKey, Mode};
 
 use crate::api::answer::{Answer, Failure};
 use crate::comparison::Compared;
 use crate::config::reader::Section;
+use crate::counters::Counters;
 use crate::kernel::{ArmTable, Kernel, Setup};
 use crate::metrics::page::Page;
-use crate::overridden::Taken;
+use crate::overridden::Tally;
 use crate::present::Presenter;
 use crate::requirements::Requirement;
+use crate::sampling::Sampler;
 use crate::scans;
-use crate::store::{Moment, Store, StoreError};
+use crate::store::{HostRow, Moment, Restored, Snapshot, Store, StoreError};
 use crate::view::NetworkLimits;
 
 /// A feature's section of the configuration.
@@ -64,8 +73,16 @@ pub struct Context<'a> {
     pub policies: &'a History,
     /// Store for queries.
     pub store: &'a Mutex<Store>,
+    /// Sampling of stored events.
+    pub sampling: &'a Mutex<Sampler>,
+    /// Host records as a whole.
+    pub records: &'a dyn Records,
+    /// State directory.
+    pub state: &'a Path,
     /// Reporter of problems that have another kind than the feature's name.
     pub reporter: &'a dyn Reporter,
+    /// Whether the session ends: nothing is put back any more.
+    pub is_stopping: bool,
     /// All features.
     pub features: &'a [Box<dyn Feature>],
 }
@@ -80,10 +97,25 @@ impl Context<'_> {
         Ok(action(&mut store)?)
     }
 
+    /// Uses the sampling of stored events.
+    pub fn sampling<T>(&self, action: impl FnOnce(&mut Sampler) -> T) -> T {
+        action(&mut self.sampling.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The mode in force.
+    pub fn mode(&self) -> Mode {
+        self.kernel.params().mode
+    }
+
     /// The time on the store's clock, ms.
     pub fn now_ms(&self) -> i64 {
         let store = self.store.lock().unwrap_or_else(PoisonError::into_inner);
         store.now_ms(Moment::now())
+    }
+
+    /// A presenter of records under this arm table.
+    pub fn presenter<'a>(&'a self, arms: &'a ArmTable) -> Presenter<'a> {
+        Presenter::new(self.kernel, arms, Arc::clone(&self.containers))
     }
 
     /// Limits of the connections of each network, the busiest first.
@@ -101,16 +133,37 @@ pub trait Reporter {
     fn problem(&self, kind: &'static str, text: Option<String>);
     /// Sets a problem that nobody must repair.
     fn warning(&self, kind: &'static str, text: String);
+    /// Notes attempts to repair what is a problem of a kind.
+    fn repaired(&self, kind: &'static str, attempts: Attempts);
+}
+
+/// Host records as a whole, which the agent counts, saves and restores.
+pub trait Records {
+    /// Head of a document of all records.
+    fn document_header(&self) -> Snapshot;
+    /// Counts the records, for `status`.
+    ///
+    /// # Errors
+    /// The map cannot be read.
+    fn count(&self) -> Result<()>;
+    /// Puts records of a document into the kernel. Those of the namespace of the agent that wrote it
+    /// go to this agent's namespace.
+    ///
+    /// # Errors
+    /// A record cannot be read, or the kernel refuses it.
+    fn import(
+        &self,
+        header: &Snapshot,
+        records: &mut dyn Iterator<Item = Result<HostRow>>,
+    ) -> Result<Restored>;
 }
 
 /// A session of the agent, for the thread of a feature.
-pub trait Session: Sync {
+pub trait Session: Reporter + Sync {
     /// The kernel side.
     fn kernel(&self) -> &Kernel;
     /// Whether the session ends.
     fn is_stopping(&self) -> bool;
-    /// Sets or (with `None`) clears a problem.
-    fn problem(&self, kind: &'static str, text: Option<String>);
     /// Kinds of the problems that parts of the agent have reported.
     fn noted_kinds(&self) -> Vec<&'static str>;
     /// Kinds of all problems, by a check now.
@@ -131,15 +184,40 @@ pub enum Place {
     Agent,
 }
 
-/// View of the page, `/page/NAME.js`. Its link is hidden while `GET /v1/NAME` is null.
+/// Link of the page to a view, with its title.
+#[derive(Clone, Copy, Debug)]
+pub enum ViewLink {
+    /// No link: the view is a part of another.
+    None,
+    /// A link that is shown.
+    Shown(&'static str),
+    /// A link that is hidden while `GET /v1/NAME` is null.
+    ShownWhileOn(&'static str),
+}
+
+/// View of the page, `/page/NAME.js`.
 #[derive(Clone, Copy, Debug)]
 pub struct PageView {
-    /// Title of the view and of its link.
-    pub title: &'static str,
-    /// HTML of the view.
+    /// Link to the view.
+    pub link: ViewLink,
+    /// HTML of the view, in elements with `data-view`, its name in the URL, and `data-script` where that
+    /// of the script differs.
     pub body: &'static str,
-    /// Script that fills the view by its function `show`; loaded once the view is opened.
+    /// Script, loaded once the view is opened: `show` fills it, `explained` returns an element for the
+    /// feature's value in an explanation of a host.
     pub script: &'static str,
+}
+
+/// List of a feature, which `thalweg NAME` shows.
+#[derive(Clone, Copy, Debug)]
+pub struct List {
+    /// Sentence of `--help` on the sub-command.
+    pub about: &'static str,
+    /// Adds the options of the sub-command.
+    pub add_options: fn(Command) -> Command,
+    /// Table of the answer to `GET /v1/NAME`, for a terminal. Only rows that the options want stay in
+    /// the answer. Fails if the answer has another form.
+    pub show: fn(&mut Value, &ArgMatches) -> Result<String>,
 }
 
 /// Outcome of a poll.
@@ -157,8 +235,67 @@ pub type MetricsWriter = Box<dyn Fn(&mut Page<'_>) -> fmt::Result + Send + Sync>
 /// Method and path of a route below `/v1`.
 pub type Route = (MethodFilter, &'static str);
 
+/// A request of a route.
+pub struct Request<'a> {
+    /// Method of the request.
+    pub method: &'a Method,
+    /// Path of the route.
+    pub route: &'static str,
+    /// Path and query of the request.
+    pub uri: &'a Uri,
+    /// Parameter in the path; empty: the route has none.
+    pub parameter: &'a str,
+    /// Body, where the route takes one.
+    pub body: Option<&'a File>,
+}
+
+/// Bounds of a body, which is received into an unnamed file; one at a time.
+#[derive(Clone, Debug)]
+pub struct BodyBounds {
+    /// Largest number of bytes.
+    pub bytes: u64,
+    /// Refusal of a larger body.
+    pub too_large: String,
+    /// Refusal while another body is received or used.
+    pub busy: &'static str,
+}
+
+/// A reply to a request.
+pub enum Reply {
+    /// A reply that is made at once.
+    Whole(Response),
+    /// A reply that is made page by page.
+    Pages(Listing),
+}
+
+impl Reply {
+    /// A reply in JSON.
+    pub fn json(value: impl Serialize) -> Self {
+        Self::Whole(Json(value).into_response())
+    }
+}
+
+/// A list in JSON, made a page at a time as the client reads: neither a long list nor a slow client
+/// takes memory.
+pub struct Listing {
+    /// Text before the items.
+    pub head: String,
+    /// Text between items.
+    pub separator: &'static str,
+    /// Text after the items.
+    pub tail: &'static str,
+    /// Maker of the pages.
+    pub pages: PageMaker,
+}
+
+/// Makes the next page of a list: items in JSON, and whether another page follows.
+pub type PageMaker = Box<dyn FnMut(&Context<'_>) -> Result<(Vec<String>, bool)> + Send>;
+
 /// Kind of a problem, and a sentence for an operator who sees it.
 pub type Hint = (&'static str, &'static str);
+
+/// Kind of a problem, and its text; `None`: there is no such problem.
+pub type Finding = (&'static str, Option<String>);
 
 /// Names of a feature's leftover, for the command line and the API.
 #[derive(Clone, Copy, Debug)]
@@ -217,9 +354,9 @@ pub trait Feature: Send + Sync {
     }
     /// Follows the learner to the cgroup to which it was attached again.
     fn reattach(&self, _: &Kernel) {}
-    /// Checks the feature now; returns the problem, if there is one.
-    fn problem(&self) -> Option<String> {
-        None
+    /// Checks the feature now. Problems of other kinds stay as they were reported.
+    fn problems(&self, _: &Context<'_>) -> Vec<Finding> {
+        Vec::new()
     }
     /// Undoes at the end of a session what only a running agent may keep.
     ///
@@ -248,9 +385,9 @@ pub trait Feature: Send + Sync {
     fn save(&self, _: &mut Store) -> Result<(), StoreError> {
         Ok(())
     }
-    /// Ended flows that rules with a share took, by the rule's name.
-    fn taken_flows(&self) -> BTreeMap<String, Taken> {
-        BTreeMap::new()
+    /// Connections with the feature's settings, and those whose settings something replaced.
+    fn overridden(&self, _: &Counters) -> Vec<Tally> {
+        Vec::new()
     }
     /// Comparisons for the fleet: the learner's, where it is asked for, then those of rules.
     fn comparisons(&self, _learner: bool, _: &Context<'_>) -> Vec<Compared> {
@@ -266,6 +403,45 @@ pub trait Feature: Send + Sync {
     /// The request is refused, or the answer is not known.
     fn answer(&self, route: &str, _: &Uri, _: &Context<'_>) -> Answer<Response> {
         Err(Failure(StatusCode::NOT_FOUND, route.to_owned()))
+    }
+    /// The reply to a request of such a route, where it depends on more than the route and the query.
+    ///
+    /// # Errors
+    /// The request is refused, or the answer is not known.
+    fn reply(&self, request: &Request<'_>, context: &Context<'_>) -> Answer<Reply> {
+        let answer = self.answer(request.route, request.uri, context)?;
+        Ok(Reply::Whole(answer))
+    }
+    /// Bounds of the body of a route's requests; `None`: bodies are ignored.
+    fn body_bounds(&self, _route: &str, _: &Kernel) -> Option<BodyBounds> {
+        None
+    }
+    /// Whether requests walk over all host records, and so wait for others that do.
+    fn walks_hosts(&self) -> bool {
+        false
+    }
+    /// Value of the feature's key in `GET /v1/hosts/{address}`, for the key of the host's record and an
+    /// address; `None`: it has no key.
+    ///
+    /// # Errors
+    /// Maps that cannot be read.
+    fn explain(
+        &self,
+        _: &HostKey,
+        _: IpAddr,
+        _: &Presenter<'_>,
+        _: &Context<'_>,
+    ) -> Result<Option<Value>> {
+        Ok(None)
+    }
+    /// Sentence on the first connection to a host without a record, for such a value; `None`: too
+    /// little is known to decide.
+    fn first_choice(&self, _: &Value) -> Option<String> {
+        None
+    }
+    /// Text of `thalweg explain` for such a value; `None`: no text.
+    fn explanation_text(&self, _: &Value) -> Option<String> {
+        None
     }
     /// Notes the network namespaces in scope, whenever they were read.
     fn note_namespaces(&self, _: &[NetworkNamespace]) {}
@@ -286,12 +462,12 @@ pub trait Feature: Send + Sync {
     /// Reads the metrics; none where the feature is off.
     ///
     /// # Errors
-    /// Maps or a store that cannot be read.
+    /// What cannot be read: these metrics are left out.
     fn metrics(&self, _: &Context<'_>) -> Result<MetricsWriter> {
         Ok(Box::new(|_| Ok(())))
     }
     /// The feature's list; `None`: it has none.
-    fn list(&self) -> Option<&dyn List> {
+    fn list(&self) -> Option<List> {
         None
     }
 
@@ -321,13 +497,17 @@ pub trait Feature: Send + Sync {
     }
 }
 
-/// List of a feature, which `thalweg NAME` shows.
-pub trait List {
-    /// Sentence of `--help` on the sub-command.
-    fn about(&self) -> &'static str;
-    /// Table of the answer to `GET /v1/NAME`, for a terminal. At most `limit` of its rows stay in the answer.
-    ///
-    /// # Errors
-    /// The answer has another form.
-    fn show(&self, answer: &mut Value, limit: usize) -> Result<String>;
+/// Adds the option of a list of rows that has no others.
+pub fn add_limit(command: Command) -> Command {
+    let limit = Arg::new("limit")
+        .long("limit")
+        .value_name("N")
+        .value_parser(value_parser!(usize))
+        .help("Show at most this many rows. Default: all");
+    command.arg(limit)
+}
+
+/// Largest number of rows of such a list.
+pub fn row_limit(options: &ArgMatches) -> usize {
+    options.get_one("limit").copied().unwrap_or(usize::MAX)
 }

@@ -1,5 +1,6 @@
-//! List of the agent's features. A feature is a folder here and a word in this list: without both
-//! the agent is built without the feature, and all others work.
+//! List of the agent's features, in the order of their sections, lists and links. A feature is a
+//! folder here and a word in this list: without both the agent is built without the feature, and all
+//! others work.
 
 use crate::config::reader::Section;
 use crate::feature::{self, Feature, Place, Sections};
@@ -16,10 +17,14 @@ macro_rules! features {
 }
 
 features! {
+    hosts,
+    networks,
+    windows,
     clamps,
     fleet,
     gain,
     limits,
+    policy,
 }
 
 /// Reads the sections that stand in a place of the configuration.

@@ -10,9 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use thalweg_control::attempts::Attempts;
-use thalweg_control::policy::PolicyPaths;
-use thalweg_control::policy::history::History;
-use thalweg_control::{cc, policy, sockops, system};
+use thalweg_control::{cc, sockops, system};
 
 use crate::kernel::health::{CGROUP, Look, PINS, PROGRAMS};
 use crate::lock::PinLock;
@@ -22,10 +20,6 @@ use crate::view;
 
 /// Kind of problem: the agent does not read the programs' events.
 const EVENTS: &str = "events";
-/// Kind of problem: the policy in force is not as it was applied.
-const POLICY: &str = "policy";
-/// Kind of problem: another program switched off callbacks that the policy in force needs.
-pub const POLICY_SILENCE: &str = "policy-silence";
 /// Kind of problem: a congestion control in BPF is not as it was loaded.
 const CONTROLS: &str = "cc";
 /// Kind of problem: a sockops object of others is not as it was loaded.
@@ -39,17 +33,8 @@ const SAVES: u32 = 3;
 /// Kind of problem: the API's socket is gone.
 const SOCKET: &str = "socket";
 /// Kinds of problems that each request checks.
-const LOOKED: [&str; 10] = [
-    CONTROLS,
-    CGROUP,
-    EVENTS,
-    PINS,
-    POLICY,
-    POLICY_SILENCE,
-    PROGRAMS,
-    SOCKOPS,
-    STORE_FILE,
-    UNSAVED,
+const LOOKED: [&str; 8] = [
+    CONTROLS, CGROUP, EVENTS, PINS, PROGRAMS, SOCKOPS, STORE_FILE, UNSAVED,
 ];
 /// Kinds of problems that stop measurements or changes, or hide them.
 const CRITICAL: [&str; 3] = [CGROUP, EVENTS, PROGRAMS];
@@ -101,8 +86,16 @@ impl Repairs {
         })
     }
 
+    /// The text of a problem, with the reason that it could not be repaired.
+    pub fn explained(&self, kind: &str, text: String) -> String {
+        match self.lock().failed.get(kind) {
+            Some(why) => format!("{text}; it cannot be put back: {why}"),
+            None => text,
+        }
+    }
+
     /// Notes the outcome of attempts.
-    fn note(&self, kind: &'static str, attempts: impl Into<Attempts>) {
+    pub fn note(&self, kind: &'static str, attempts: impl Into<Attempts>) {
         let mut done = self.lock();
         let attempts = attempts.into();
         for text in attempts.done {
@@ -144,16 +137,8 @@ pub fn store_file(state: &Path) -> Option<(u64, u64)> {
 }
 
 impl Shared {
-    fn place(&self) -> PolicyPaths {
-        let setup = self.kernel.setup();
-        PolicyPaths {
-            pin: setup.pin.clone(),
-            cgroup: setup.cgroup.clone(),
-        }
-    }
-
-    /// Checks programs, links, pins, maps, the cgroup, the policy, congestion controls, the store's
-    /// file and the event loop, and adds the problems that other parts of the agent have reported.
+    /// Checks programs, links, pins, maps, the cgroup, congestion controls, the store's file, the event
+    /// loop and features, and adds the problems that other parts of the agent have reported.
     pub fn health(&self) -> Health {
         let look = self.kernel.look();
         let mut problems = self.noted_problems();
@@ -161,37 +146,20 @@ impl Shared {
             problems.remove(kind);
         }
         let attached = look.attached();
-        for feature in &self.statistics.features {
-            let problem = feature.problem();
-            problems.extend(problem.map(|text| (feature.name(), text)));
-        }
-        let history = History::at(&self.config.paths.state);
-        problems.extend(self.look(look, &history));
-        match self.look_at_policy(&history) {
-            Ok(report) => {
-                let silenced = report.and_then(|report| report.silenced_text());
-                problems.extend(silenced.map(|text| (POLICY_SILENCE, text)));
-            }
-            // Mostly the fault that was found above.
-            Err(error) => {
-                let text = format!("{error:#}");
-                problems.entry(POLICY).or_insert(text);
+        let (context, repairs) = (self.feature_context(), &self.statistics.repairs);
+        let features = context.features.iter();
+        for (kind, found) in features.flat_map(|it| it.problems(&context)) {
+            match found {
+                Some(text) => drop(problems.insert(kind, repairs.explained(kind, text))),
+                None => drop(problems.remove(kind)),
             }
         }
+        problems.extend(self.look(look));
         Health { problems, attached }
     }
 
-    /// Reads the policy in force, and its effects on open connections.
-    ///
-    /// # Errors
-    /// Pins that cannot be read.
-    pub fn look_at_policy(&self, history: &History) -> Result<Option<policy::Report>> {
-        let pin = &self.kernel.setup().pin;
-        Ok(policy::Report::read_and_scan(pin, history)?)
-    }
-
-    /// Problems of the kinds [`LOOKED`], except interference with the policy's callbacks.
-    fn look(&self, look: Look, history: &History) -> Problems {
+    /// Problems of the kinds [`LOOKED`].
+    fn look(&self, look: Look) -> Problems {
         let mut problems = look.problems;
         let state = &self.config.paths.state;
         let in_words = |found: thalweg_control::Result<Vec<String>>| match found {
@@ -203,10 +171,6 @@ impl Shared {
                 problems.insert(kind, text);
             }
         };
-        note(
-            POLICY,
-            in_words(policy::find_problems(&self.place(), history)),
-        );
         note(
             CONTROLS,
             in_words(cc::find_problems(&self.kernel.setup().pin)),
@@ -249,12 +213,11 @@ impl Shared {
             );
             note(EVENTS, text);
         }
-        for (kind, why) in &self.statistics.repairs.lock().failed {
-            if let Some(text) = problems.get_mut(kind) {
-                text.push_str(&format!("; it cannot be put back: {why}"));
-            }
-        }
-        problems
+        let repairs = &self.statistics.repairs;
+        let explained = problems.into_iter();
+        explained
+            .map(|(kind, text)| (kind, repairs.explained(kind, text)))
+            .collect()
     }
 
     /// Checks programs, links and pins, and restores missing ones; `pins` follows the directory.
@@ -283,23 +246,13 @@ impl Shared {
         self.note_problems(&kinds, &problems);
     }
 
-    /// Checks the policy in force, congestion controls and sockops objects, and restores missing
-    /// ones; `history` has the policies.
-    pub fn attend_others(&self, history: &History) {
-        if !self.is_stopping() {
-            self.attend_named(history);
-        }
-        let kinds = [CONTROLS, EVENTS, POLICY, SOCKOPS, STORE_FILE, UNSAVED];
-        let problems = self.look(Look::default(), history);
+    /// Checks congestion controls and sockops objects, and restores missing ones.
+    pub fn attend_others(&self) {
+        let kinds = [CONTROLS, EVENTS, SOCKOPS, STORE_FILE, UNSAVED];
+        let problems = self.look(Look::default());
         self.note_problems(&kinds, &problems);
         if self.is_stopping() {
             return;
-        }
-        if problems.contains_key(POLICY) {
-            let put_back = policy::put_back(&self.place(), history);
-            self.statistics
-                .repairs
-                .note(POLICY, put_back.map(Attempts::of));
         }
         if problems.contains_key(CONTROLS) {
             let outcome = cc::put_back(&self.kernel.setup().pin);
@@ -310,22 +263,7 @@ impl Shared {
             self.statistics.repairs.note(SOCKOPS, outcome);
         }
         if kinds.iter().any(|kind| problems.contains_key(kind)) {
-            self.note_problems(&kinds, &self.look(Look::default(), history));
-        }
-    }
-
-    /// Follows cgroups and network namespaces that rules name, which come and go with their
-    /// services. The poll that follows finds failures.
-    fn attend_named(&self, history: &History) {
-        let place = self.place();
-        let new = policy::refresh_cgroups(&place, history);
-        for cgroup in new.iter().flatten() {
-            let cgroup = cgroup.display();
-            tracing::info!(%cgroup, "policy: cgroup of a rule has come: {cgroup}");
-        }
-        let changed = policy::refresh_namespaces(&place, history);
-        for namespace in changed.iter().flatten() {
-            tracing::info!(%namespace, "policy: network namespace of a rule has come: {namespace}");
+            self.note_problems(&kinds, &self.look(Look::default()));
         }
     }
 
@@ -372,7 +310,7 @@ mod tests {
     fn severity_is_that_of_the_worst_kind() {
         let of = |kinds: &[&'static str]| severity(kinds.iter());
         assert_eq!(of(&[]), view::Severity::Ok);
-        assert_eq!(of(&[PINS, POLICY]), view::Severity::Warning);
+        assert_eq!(of(&[CONTROLS, PINS]), view::Severity::Warning);
         assert_eq!(of(&[PINS, PROGRAMS]), view::Severity::Critical);
         assert_eq!(of(&[CGROUP, PINS]), view::Severity::Critical);
     }

@@ -4,7 +4,7 @@ use crate::feature::Hint;
 use crate::features;
 
 /// Hints by kind of problem: sentences for a page that shows the problem's text before them.
-const HINTS: [Hint; 31] = [
+const HINTS: [Hint; 29] = [
     (
         "arms",
         "Restart the agent: its maps cannot be read. Connections keep their CC meanwhile.",
@@ -60,14 +60,6 @@ const HINTS: [Hint; 31] = [
     (
         "pins",
         "Nothing must be done: the agent pins again what is gone. Remove an object of others that has a pin's place.",
-    ),
-    (
-        "policy",
-        "Nothing must be done if it is put back within seconds. Else correct it and apply it again: `thalweg policy check FILE`, `thalweg policy apply FILE`.",
-    ),
-    (
-        "policy-silence",
-        "Have the other program keep the flags that are set, or detach it: `bpftool cgroup tree`. Open connections keep what was set.",
     ),
     (
         "port",

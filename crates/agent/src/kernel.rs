@@ -41,7 +41,7 @@ pub use maps::{HostBatch, trie_entries};
 pub use open::{Candidates, Iterator, unless_passing};
 pub use pins::find_map;
 
-use crate::config::learner::{Advise, InitialWindow, Networks};
+use crate::config::learner::{Advise, Networks};
 use crate::named::Named;
 use carried::Carried;
 use health::{Keeps, Loaded};
@@ -78,8 +78,8 @@ pub struct Setup {
     pub named: Arc<Named>,
     /// Whether the agent uses reports of other agents.
     pub fleet: bool,
-    /// Initial windows that may be chosen.
-    pub window: InitialWindow,
+    /// Mask of the initial windows to choose from; 0: none is chosen.
+    pub windows: u16,
     /// The control group.
     pub control: Control,
     /// `[advise]`: whether nothing but trials is set, and their share.
@@ -121,17 +121,10 @@ impl Setup {
         self.has_groups() && !self.named.is_empty()
     }
 
-    /// Mask of the initial windows to choose from; 0: none is chosen. Only mode `thalweg` chooses,
-    /// and not under advice, which sets nothing.
-    pub fn windows(&self) -> u16 {
-        let chosen = self.window.enabled && self.params.mode == Mode::Thalweg && !self.advise.only;
-        if chosen { self.window.mask } else { 0 }
-    }
-
     /// Most records after the agent has made room. An eighth is added for groups, at most 8,192,
     /// and as much for records of the fleet.
     fn records_max(&self) -> u32 {
-        let groups = match self.has_groups() || self.windows() != 0 {
+        let groups = match self.has_groups() || self.windows != 0 {
             true => (self.hosts_max / 8).min(GROUPS_MAX),
             false => 0,
         };
@@ -542,7 +535,7 @@ fn raw_params(setup: &Setup, params: &Params) -> raw::thalweg_params {
         groups: u32::from(setup.has_groups()),
         group_ipv4: setup.networks.ipv4_prefix,
         group_ipv6: setup.networks.ipv6_prefix,
-        windows: setup.windows().into(),
+        windows: setup.windows.into(),
         ..raw::thalweg_params::default()
     };
     let mut all = raw::thalweg_params {

@@ -1,10 +1,11 @@
 //! Limits that no congestion control can change: buffers that are too small.
 
 use thalweg_gain::{Account, Held, Lifted, Limit, Limits};
-use thalweg_units::figures;
+use thalweg_terminal::output;
+use thalweg_units::{figures, printable};
 
 use crate::kernel::Kernel;
-use crate::view::{AdviceLimit, AdviceLimits};
+use crate::view::{AdviceLimit, AdviceLimits, NetworkLimits};
 
 /// A network whose limits are presented.
 #[derive(Clone, Copy, Debug)]
@@ -177,6 +178,19 @@ fn hint_for(
             )
         }
     }
+}
+
+/// Limits that networks have, and what would help.
+pub fn findings_text(networks: &[NetworkLimits]) -> String {
+    let all = networks.iter().flat_map(|network| {
+        let findings = network.limits.findings.iter();
+        findings.map(|finding| {
+            let words = format!("{}: {}", printable(&network.name), finding.words);
+            let lines = output::wrap_text(&words, usize::from(output::WIDTH));
+            format!("\n{}\n", lines.join("\n"))
+        })
+    });
+    all.collect()
 }
 
 #[cfg(test)]

@@ -13,8 +13,6 @@ use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::registry::Registry;
 use thalweg_control::cc::{self, State};
 use thalweg_control::inventory::{RunningProgram, are_measured, or_note, running_programs};
-use thalweg_control::policy::Report;
-use thalweg_control::policy::history::History;
 
 use crate::feature::{MetricsWriter, Place};
 use crate::shared::Shared;
@@ -47,7 +45,6 @@ struct Figures {
     attached: [(&'static str, bool); 2],
     measured: bool,
     programs: Vec<RunningProgram>,
-    policy: Option<Report>,
     controls: Vec<(String, State)>,
     unreadable: Vec<String>,
 }
@@ -78,8 +75,8 @@ impl Process {
 ///
 /// # Errors
 /// The learner's own maps cannot be read. What else cannot be read is left out, and is a problem.
-pub fn text(shared: &Shared, history: &History) -> Result<String> {
-    let figures = Figures::read(shared, history)?;
+pub fn text(shared: &Shared) -> Result<String> {
+    let figures = Figures::read(shared)?;
     let mut registry = Registry::default();
     registry.register_collector(Box::new(figures));
     let mut text = String::new();
@@ -88,14 +85,19 @@ pub fn text(shared: &Shared, history: &History) -> Result<String> {
 }
 
 impl Figures {
-    fn read(shared: &Shared, history: &History) -> Result<Self> {
+    fn read(shared: &Shared) -> Result<Self> {
         let pin = &shared.kernel.setup().pin;
         let table = shared.kernel.arms()?;
         let mut unreadable = Vec::new();
         let measured = are_measured();
         let context = shared.feature_context();
-        let features = shared.statistics.features.iter();
-        let features = features.map(|it| Ok((it.place(), it.metrics(&context)?)));
+        let features = context.features.iter().filter_map(|it| {
+            let read = it.metrics(&context);
+            let read =
+                read.inspect_err(|error| unreadable.push(format!("{}: {error:#}", it.name())));
+            Some((it.place(), read.ok()?))
+        });
+        let features = features.collect();
         let health = shared.health();
         Ok(Self {
             problems: health.problems.keys().copied().collect(),
@@ -105,17 +107,12 @@ impl Figures {
             snapshot_interval_s: shared.config.snapshot.interval.as_secs_f64(),
             unsaved_s: shared.unsaved_for().as_secs_f64(),
             arms: shared.presenter(&table).arm_list(),
-            features: features.collect::<Result<_>>()?,
+            features,
             counted: shared.statistics.counted(),
             statistics: Arc::clone(&shared.statistics),
             process: Process::look(),
             measured,
             programs: running_programs(pin, measured, &mut unreadable),
-            policy: or_note(
-                "policy",
-                Report::read_counters(pin, history),
-                &mut unreadable,
-            ),
             controls: or_note(
                 "congestion controls",
                 cc::loaded_controls(pin),

@@ -1,7 +1,7 @@
 //! Overridden connections, and connections whose end was not seen. Another sockops program, a route
 //! or the congestion control itself may replace the learner's choice. A program that overwrites a
-//! connection's callback flags clears the learner's. The kernel may refuse a setting of a policy's
-//! rule, or something may replace it. Such connections are not scored; many of them are a problem.
+//! connection's callback flags clears the learner's. The kernel may refuse a setting of a feature, or
+//! something may replace it. Such connections are not scored; many of them are a problem.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -24,29 +24,32 @@ pub(crate) struct Seen {
     pub counters: Counters,
     /// Measurement intervals by the name of the congestion control that ran instead.
     pub names: BTreeMap<String, u64>,
-    /// Flows that rules with a share took, by the rule's name.
-    pub rules: BTreeMap<String, Taken>,
+    /// Connections with settings of features.
+    pub of_features: Vec<Tally>,
     /// Connections that ended unseen, where [`Overridden::note_unseen`] was called.
     pub unseen: u64,
 }
 
-/// Ended flows that a rule took.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Taken {
-    /// Number of such flows.
-    pub ended: u64,
-    /// Number of flows without the rule's settings: the kernel refused one, or something replaced one.
+/// Connections with settings of one kind.
+#[derive(Clone, Debug)]
+pub struct Tally {
+    /// Kind of the settings, one of its feature's.
+    pub subject: String,
+    /// Number of those that the kernel refused or something replaced.
     pub overridden: u64,
+    /// Number of all of them.
+    pub all: u64,
+    /// Text of the problem from the kind and the two numbers, since some time.
+    pub words: fn(&str, u64, u64) -> String,
 }
 
 /// Subject of a part of the problem.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Subject {
     Measurements,
-    Windows,
     Ends,
-    /// Flows that the rule of this name took.
-    Rule(String),
+    /// Settings of a feature.
+    Settings(String),
 }
 
 /// Parts of the problem, each with its text. A part stays until most connections are right again. A
@@ -70,10 +73,10 @@ impl Parts {
         }
     }
 
-    /// Forgets rules that are no longer in force.
-    fn keep_rules(&mut self, rules: &BTreeMap<String, Taken>) {
+    /// Forgets settings that are no longer in force.
+    fn keep_settings(&mut self, tallies: &[Tally]) {
         self.0.retain(|subject, _| match subject {
-            Subject::Rule(name) => rules.contains_key(name),
+            Subject::Settings(name) => tallies.iter().any(|it| it.subject == *name),
             _ => true,
         });
     }
@@ -115,8 +118,7 @@ impl Overridden {
     }
 
     /// The problem if many connections ended unseen, with another congestion control than their arm
-    /// or without their rule's settings, or began with another initial window. `others` lists the
-    /// programs that may be the cause.
+    /// or without a feature's settings. `others` lists the programs that may be the cause.
     pub fn look(
         &mut self,
         now: Instant,
@@ -141,35 +143,21 @@ impl Overridden {
                 names.join(", ")
             )
         });
-        let windows = since(windows(&seen.counters), windows(&before.counters));
-        let other = since(
-            seen.counters.windows_overridden,
-            before.counters.windows_overridden,
-        );
-        parts.judge_share(Subject::Windows, other, windows, || {
-            format!(
-                "{other} of {windows} initial windows were replaced before the first data was \
-                 acknowledged, and are not scored"
-            )
-        });
         let unseen = since(seen.unseen, before.unseen);
         let ended = unseen + since(seen.counters.closed, before.counters.closed);
         parts.judge_share(Subject::Ends, unseen, ended, || {
             format!("the ends of {unseen} of {ended} connections were not seen, and are not scored")
         });
-        parts.keep_rules(&seen.rules);
-        for (name, taken) in &seen.rules {
-            let before = before.rules.get(name).copied();
-            // A larger count is of another policy.
-            let before = before.filter(|before| before.ended <= taken.ended);
-            let before = before.unwrap_or_default();
-            let ended = since(taken.ended, before.ended);
-            let other = since(taken.overridden, before.overridden);
-            parts.judge_share(Subject::Rule(name.clone()), other, ended, || {
-                format!(
-                    "{other} of {ended} flows that rule {name} took ended without its settings (the \
-                     kernel refused one, or something replaced it), and are not compared"
-                )
+        parts.keep_settings(&seen.of_features);
+        for tally in &seen.of_features {
+            let mut before = before.of_features.iter();
+            // A larger count is of other settings with this name.
+            let before = before.find(|it| it.subject == tally.subject && it.all <= tally.all);
+            let all = since(tally.all, before.map_or(0, |it| it.all));
+            let other = since(tally.overridden, before.map_or(0, |it| it.overridden));
+            let subject = Subject::Settings(tally.subject.clone());
+            parts.judge_share(subject, other, all, || {
+                (tally.words)(&tally.subject, other, all)
             });
         }
         if now.duration_since(self.since) >= MEMORY / 2 {
@@ -203,10 +191,6 @@ fn measured(counters: &Counters) -> u64 {
         + counters.skipped_app_limited
         + counters.skipped_timeout
         + counters.skipped_overridden
-}
-
-fn windows(counters: &Counters) -> u64 {
-    counters.windows_scored + counters.windows_overridden
 }
 
 fn is_much(part: u64, whole: u64) -> bool {
@@ -271,16 +255,24 @@ mod tests {
         assert!(look(now, 1, 20));
     }
 
+    fn seen_settings(tallies: &[(&str, u64, u64)]) -> Seen {
+        let tally = |(subject, overridden, all): &(&str, u64, u64)| Tally {
+            subject: (*subject).to_owned(),
+            overridden: *overridden,
+            all: *all,
+            words: |subject, overridden, all| format!("{overridden} of {all} {subject}"),
+        };
+        Seen {
+            of_features: tallies.iter().map(tally).collect(),
+            ..Seen::default()
+        }
+    }
+
     #[test]
-    fn rule_that_is_no_longer_in_force_is_no_problem() {
+    fn settings_that_are_no_longer_in_force_are_no_problem() {
         let now = Instant::now();
         let mut overridden = Overridden::new(now, Seen::default());
-        let taken = Taken {
-            ended: 9,
-            overridden: 9,
-        };
-        let mut seen = Seen::default();
-        seen.rules.insert("pace".to_owned(), taken);
+        let seen = seen_settings(&[("pace", 9, 9)]);
         assert!(overridden.look(now, seen, Vec::new).is_some());
         assert!(overridden.look(now, Seen::default(), Vec::new).is_none());
     }
@@ -306,45 +298,19 @@ mod tests {
     }
 
     #[test]
-    fn replaced_initial_windows_are_named_beside() {
+    fn replaced_settings_are_a_problem_kind_by_kind() {
         let now = Instant::now();
-        let mut overridden = Overridden::new(now, Seen::default());
-        let mut seen = Seen::default();
-        seen.counters.windows_scored = 90;
-        seen.counters.windows_overridden = 10;
-        let text = overridden.look(now, seen, Vec::new);
-        assert!(
-            text.is_some_and(|text| text.starts_with("10 of 100 initial windows were replaced"))
-        );
-    }
-
-    #[test]
-    #[allow(clippy::unwrap_used, reason = "a test may fail by unwrap")]
-    fn flows_without_the_settings_of_their_rule_are_a_problem_rule_by_rule() {
-        let now = Instant::now();
-        let taken = |ended, overridden| Taken { ended, overridden };
-        let seen = |rules: &[(&str, Taken)]| Seen {
-            rules: rules
-                .iter()
-                .map(|(name, taken)| ((*name).to_owned(), *taken))
-                .collect(),
-            ..Seen::default()
-        };
+        let seen = seen_settings;
         let mut overridden = Overridden::new(now, seen(&[]));
         // A few, and few among many, are none.
-        let few = seen(&[("few", taken(8, 4)), ("many", taken(1000, 40))]);
+        let few = seen(&[("few", 4, 8), ("many", 40, 1000)]);
         assert!(overridden.look(now, few, Vec::new).is_none());
-        let much = seen(&[("busy", taken(100_000, 0)), ("much", taken(40, 9))]);
-        let text = overridden.look(now, much, Vec::new).unwrap();
-        assert!(
-            text.starts_with("9 of 40 flows that rule much took ended without its settings"),
-            "{text}"
-        );
-        assert!(!text.contains("busy"), "{text}");
-        // Another policy counts anew.
-        let mut overridden = Overridden::new(now, seen(&[("much", taken(400, 390))]));
-        let again = seen(&[("much", taken(20, 10))]);
-        let text = overridden.look(now, again, Vec::new).unwrap();
-        assert!(text.starts_with("10 of 20 flows"), "{text}");
+        let much = seen(&[("busy", 0, 100_000), ("much", 9, 40)]);
+        let text = overridden.look(now, much, Vec::new);
+        assert_eq!(text.as_deref(), Some("9 of 40 much"));
+        // Other settings with the same name count anew.
+        let mut overridden = Overridden::new(now, seen(&[("much", 390, 400)]));
+        let text = overridden.look(now, seen(&[("much", 10, 20)]), Vec::new);
+        assert_eq!(text.as_deref(), Some("10 of 20 much"));
     }
 }

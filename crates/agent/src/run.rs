@@ -9,9 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow, bail};
 use nix::sys::stat::{Mode, umask};
 use nix::unistd::AccessFlags;
-use thalweg_control::policy::PolicyPaths;
-use thalweg_control::policy::history::History;
-use thalweg_control::{learner, policy, privileges, system};
+use thalweg_control::{learner, privileges, system};
 use tokio::net::UnixListener;
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -299,7 +297,6 @@ impl Session {
             shared.problem(feature.name(), problem);
         }
         log_start(&shared)?;
-        restore_policy(&shared);
         let event_loop = EventLoop::new(Arc::clone(&shared), Arc::clone(&resources.locks.pins))?;
         Ok(Self { shared, event_loop })
     }
@@ -443,7 +440,7 @@ fn setup(
         networks: config.networks.clone(),
         named: Arc::clone(&ready.named),
         fleet: false,
-        window: config.initial_window,
+        windows: 0,
         control: config.control.group(config.mode, &config.advise, salt),
         advise: config.advise,
         reverts: config.control.revert,
@@ -506,35 +503,6 @@ fn restore(shared: &Shared) -> Result<()> {
         }
     );
     Ok(())
-}
-
-/// Puts the policy back in force after a restart of the machine. If that fails, the agent runs
-/// without it, and reports the failure.
-fn restore_policy(shared: &Shared) {
-    let setup = shared.kernel.setup();
-    let place = PolicyPaths {
-        pin: setup.pin.clone(),
-        cgroup: setup.cgroup.clone(),
-    };
-    let history = History::at(&shared.config.paths.state);
-    match history.restore(&place) {
-        Ok(None) => {}
-        Ok(Some(outcome)) => {
-            let policy = &outcome.entry.name;
-            tracing::info!(policy, "policy {policy} is in force again");
-            for note in outcome.applied.notes {
-                tracing::warn!("policy: {note}");
-            }
-        }
-        Err(error) => shared.problem("policy", Some(format!("not in force: {error:#}"))),
-    }
-    let refreshed = shared.kernel.arms().and_then(|arms| {
-        let number = |name: &str| arms.index(name);
-        Ok(policy::refresh_arm_sets(&place.pin, &history, number)?)
-    });
-    if let Err(error) = refreshed {
-        tracing::warn!("the policy's sets of arms are not known to it: {error:#}");
-    }
 }
 
 fn log_start(shared: &Shared) -> Result<()> {

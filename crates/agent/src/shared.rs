@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use thalweg_control::attempts::Attempts;
 use thalweg_control::containers;
 use thalweg_control::policy::history::History;
 use thalweg_control::system::{self, NetworkNamespace};
@@ -24,7 +25,7 @@ use crate::present::Presenter;
 use crate::reload::{Ready, Refused, Reload};
 use crate::sampling::Sampler;
 use crate::statistics::AgentStatistics;
-use crate::store::{FILE_NAME, HostRow, Moment, Snapshot, Store, StoreError};
+use crate::store::{FILE_NAME, HostRow, Moment, Restored, Snapshot, Store, StoreError};
 use crate::view::{self, Event};
 use crate::writer::{self, WriterChannel, WriterHandle};
 
@@ -98,16 +99,6 @@ impl Drop for Job {
     fn drop(&mut self) {
         lock(&self.0.jobs).running -= 1;
     }
-}
-
-/// Outcome of restoring records into the kernel.
-#[derive(Debug, Default)]
-pub struct Restored {
-    /// Number of records that are now in the kernel.
-    pub restored: u64,
-    /// Number of records that are not: their namespace cannot be identified any more, or the table
-    /// is full.
-    pub left_out: u64,
 }
 
 /// Whether two texts differ in more than their numbers. Numbers of an address are no words.
@@ -257,7 +248,11 @@ impl Shared {
             containers: Arc::clone(&lock(&self.containers)),
             policies: &self.policies,
             store: &self.store,
+            sampling: &self.sampling,
+            records: self,
+            state: &self.config.paths.state,
             reporter: self,
+            is_stopping: self.is_stopping(),
             features: &self.statistics.features,
         }
     }
@@ -370,19 +365,6 @@ impl Shared {
     /// Notes a count of the host records.
     pub fn note_hosts(&self, count: u64) {
         self.hosts.store(count, Ordering::Relaxed);
-    }
-
-    /// Starts to put the records of a document into the kernel. Records of the namespace of the
-    /// agent that wrote it go to this agent's namespace. Call [`Shared::note_import`] at the end.
-    pub fn importing<'a>(&'a self, header: &'a Snapshot) -> Result<Restoring<'a>> {
-        let now_ms = (system::wall_ns() / 1_000_000) as i64;
-        let elapsed_ms = u64::try_from(now_ms - header.saved_at_ms).unwrap_or(0);
-        self.restoring(header, true, Moment::now(), elapsed_ms)
-    }
-
-    /// Notes that the kernel got records that the store lacks.
-    pub fn note_import(&self) {
-        self.imports.fetch_add(1, Ordering::SeqCst);
     }
 
     /// Restores the store's records into the kernel, if there are any. After a reboot only those of
@@ -538,10 +520,6 @@ impl feature::Session for Shared {
         self.is_stopping()
     }
 
-    fn problem(&self, kind: &'static str, text: Option<String>) {
-        self.problem(kind, text);
-    }
-
     fn noted_kinds(&self) -> Vec<&'static str> {
         self.noted_problems().into_keys().collect()
     }
@@ -559,13 +537,45 @@ impl feature::Session for Shared {
     }
 }
 
+impl feature::Records for Shared {
+    fn document_header(&self) -> Snapshot {
+        self.snapshot_header(self.mode())
+    }
+
+    fn count(&self) -> Result<()> {
+        self.count_hosts()
+    }
+
+    fn import(
+        &self,
+        header: &Snapshot,
+        mut records: &mut dyn Iterator<Item = Result<HostRow>>,
+    ) -> Result<Restored> {
+        let now_ms = (system::wall_ns() / 1_000_000) as i64;
+        let elapsed_ms = u64::try_from(now_ms - header.saved_at_ms).unwrap_or(0);
+        let mut restoring = self.restoring(header, true, Moment::now(), elapsed_ms)?;
+        let outcome = Iterator::try_for_each(&mut records, |row| restoring.put(&row?));
+        // The kernel got records that the store lacks.
+        self.imports.fetch_add(1, Ordering::SeqCst);
+        outcome?;
+        let restored = restoring.finish()?;
+        self.count_hosts()?;
+        Ok(restored)
+    }
+}
+
 impl feature::Reporter for Shared {
     fn problem(&self, kind: &'static str, text: Option<String>) {
-        self.problem(kind, text);
+        let repairs = &self.statistics.repairs;
+        self.problem(kind, text.map(|it| repairs.explained(kind, it)));
     }
 
     fn warning(&self, kind: &'static str, text: String) {
         self.warning(kind, text);
+    }
+
+    fn repaired(&self, kind: &'static str, attempts: Attempts) {
+        self.statistics.repairs.note(kind, attempts);
     }
 }
 

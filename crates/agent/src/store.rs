@@ -32,7 +32,7 @@ pub use document::{
 };
 pub use events::PRUNE_STEP;
 pub use history::{Decided, Intervals};
-pub use row::{HostRow, Snapshot, parse_mode};
+pub use row::{HostRow, Restored, Snapshot, parse_mode};
 pub use snapshot::{Saved, unsigned};
 
 /// Name of the store's file in the state directory.

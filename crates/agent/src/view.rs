@@ -4,8 +4,10 @@
 use std::collections::BTreeMap;
 
 mod gain;
+mod hosts;
 
 pub use gain::{Advice, AdviceChoice, AdviceGroup, Gain, GainGroup, GainRevert, GainRow, GainRule};
+pub use hosts::{Explanation, Host, HostArm, Hosts};
 use serde::{Deserialize, Serialize};
 
 /// `GET /v1/status`.
@@ -164,104 +166,10 @@ pub struct Arm {
     pub refusals: u64,
 }
 
-/// `GET /v1/hosts`.
-#[derive(Clone, Debug, Default, Serialize, Deserialize, PartialEq)]
-pub struct Hosts {
-    /// Host records, in no particular order, or the wanted ones, best first.
-    pub hosts: Vec<Host>,
-}
-
-/// A remote host.
-#[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
-pub struct Host {
-    /// Address, with `/length` unless it is a whole host.
-    pub address: String,
-    /// Network namespace cookie.
-    pub netns: u64,
-    /// Pod or container that has this network namespace, if its runtime says so.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub container: Option<String>,
-    /// Number of established connections.
-    pub connections: u32,
-    /// Number of measurements.
-    pub scored: u32,
-    /// Number of connections moved to another arm mid-flow.
-    pub switched: u32,
-    /// Lowest RTT seen, µs; 0 = none.
-    pub min_rtt_us: u32,
-    /// Base RTT: the lowest of this half-life and of the one before, µs; 0 = none (thalweg).
-    #[serde(default)]
-    pub base_rtt_us: u32,
-    /// log2 of the RTT under the system default over the base RTT, bits (thalweg).
-    #[serde(default)]
-    pub queue_bits: f64,
-    /// Highest rate seen, bytes per second.
-    pub max_rate_bytes_per_s: u64,
-    /// Seconds since the last connection or measurement.
-    pub idle_s: u64,
-    /// Name of the arm with the lowest estimated cost, if any has been measured.
-    pub best: Option<String>,
-    /// Arms with any data, by index.
-    pub arms: Vec<HostArm>,
-}
-
-/// An arm for one host. The first six fields are the published columns.
-#[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
-pub struct HostArm {
-    /// Name of the congestion control ("CongAlg").
-    pub arm: String,
-    /// "Metric". Classic: published cost, scale 1,000,000. Thalweg: mean cost in bits × 1,000,000.
-    pub metric: u64,
-    /// "Count": decisions for this arm.
-    pub count: u32,
-    /// "Greedy": decisions for this arm because of its lowest cost.
-    pub greedy: u32,
-    /// "MinRtt", µs.
-    pub min_rtt_us: u32,
-    /// "MaxRtDlvr", bytes per µs.
-    pub max_rate: u64,
-    /// Number of measurements.
-    pub scored: u32,
-    /// Evidence: discounted number of full-weight measurements (thalweg).
-    pub evidence: f64,
-    /// Mean cost in bits: one bit more is half the rate (thalweg).
-    pub cost_bits: f64,
-    /// Mean deviation of the cost, bits (thalweg).
-    pub deviation_bits: f64,
-    /// Typical rate: discounted geometric mean, bytes per second (thalweg).
-    pub rate_bytes_per_s: f64,
-    /// Typical smoothed RTT at the end of connections, µs (thalweg).
-    pub srtt_us: u32,
-    /// Share of recent segments that were retransmissions (thalweg).
-    #[serde(default)]
-    pub retransmitted: f64,
-    /// Whether the arm gains at the expense of others, so that it is not chosen (thalweg).
-    #[serde(default)]
-    pub harmful: bool,
-    /// Whether the arm is sometimes much slower, so that it must be better by 1 1/2 bits (thalweg).
-    #[serde(default)]
-    pub unsteady: bool,
-    /// Probability that the next connection uses the arm.
-    pub next_probability: f64,
-}
-
-/// `GET /v1/networks`: records of networks, which decide about new hosts.
-#[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
-pub struct Networks {
-    /// Networks, the narrowest first.
-    pub networks: Vec<Network>,
-    /// Limits of the connections of the busiest 512 networks, the busiest first.
-    #[serde(default)]
-    pub limits: Vec<NetworkLimits>,
-    /// Reason that limits are not known; `None`: they are.
-    #[serde(default)]
-    pub limits_untold: Option<String>,
-}
-
 /// Limits of the connections of a network, since yesterday.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 pub struct NetworkLimits {
-    /// Name of the network, as [`Network::name`].
+    /// Name of the network, as in `GET /v1/networks`.
     pub name: String,
     /// `prefix`, `named` or `namespace`.
     pub level: String,
@@ -278,39 +186,6 @@ pub struct NetworkLimits {
     pub free_bytes_per_s: Option<f64>,
     /// Highest rate of any connection of 128 KiB or more, bytes per second.
     pub fastest_bytes_per_s: f64,
-}
-
-/// A group of hosts: a prefix, a network that the operator names, a service's hosts with a similar
-/// RTT, or all of a network namespace.
-#[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
-pub struct Network {
-    /// Prefix, the operator's name, `port 443, accepted, 8 to 16 ms`, or `all`.
-    pub name: String,
-    /// `prefix`, `named`, `service` or `namespace`; `fleet-prefix` or `fleet-named`: reports of
-    /// other agents about the same network.
-    pub level: String,
-    /// Only at levels of the fleet: number of other agents that reported the network.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub agents: Option<u32>,
-    /// Network namespace cookie.
-    pub netns: u64,
-    /// Pod or container that has this network namespace, if its runtime says so.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub container: Option<String>,
-    /// Number of host records in the network; `None`: not counted for services.
-    pub hosts: Option<u64>,
-    /// Whether the network knows enough to decide about new hosts.
-    pub decides: bool,
-    /// Number of first connections to hosts that the network decided.
-    pub decided: u32,
-    /// Number of measurements that hosts reported to the network.
-    pub scored: u32,
-    /// Seconds since the last measurement.
-    pub idle_s: u64,
-    /// Arm that a new host most likely gets; `None`: the system default, as too little is known.
-    pub best: Option<String>,
-    /// Arms with any data, by index.
-    pub arms: Vec<NetworkArm>,
 }
 
 /// An arm in a network.
@@ -337,93 +212,6 @@ pub struct NetworkArm {
     pub harmful: bool,
     /// Probability that a new host's connection gets the arm.
     pub next_probability: f64,
-}
-
-/// `GET /v1/windows`: records of initial windows.
-#[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
-pub struct Windows {
-    /// Windows to choose from, segments; empty: they are not learned.
-    pub segments: Vec<u32>,
-    /// Networks, the narrowest first.
-    pub networks: Vec<WindowNetwork>,
-}
-
-/// Initial windows towards a group of hosts.
-#[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
-pub struct WindowNetwork {
-    /// Name of the network, as [`Network::name`].
-    pub name: String,
-    /// `prefix`, `service` or `namespace`.
-    pub level: String,
-    /// Network namespace cookie.
-    pub netns: u64,
-    /// Pod or container that has this network namespace, if its runtime says so.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub container: Option<String>,
-    /// Whether the network knows enough to decide.
-    pub decides: bool,
-    /// Number of connections that the network decided.
-    pub decided: u32,
-    /// Number of connections whose window was scored.
-    pub scored: u32,
-    /// Seconds since the last scored connection.
-    pub idle_s: u64,
-    /// Largest window that may be chosen now, segments.
-    pub largest: u32,
-    /// Window that a connection most likely gets, segments.
-    pub best: u32,
-    /// Windows with any data, the smallest first.
-    pub windows: Vec<WindowArm>,
-}
-
-/// An initial window in a network.
-#[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
-pub struct WindowArm {
-    /// Size of the window, segments.
-    pub segments: u32,
-    /// Mean time of transfers above that with the kernel's own window, bits: −1 is half the time.
-    /// Evidence of wider networks is included.
-    pub difference_bits: f64,
-    /// Standard error of the mean time, bits.
-    pub error_bits: f64,
-    /// Evidence: discounted number of measurements, with the prior weight of the wider network.
-    pub evidence: f64,
-    /// Evidence of this network alone.
-    pub own_evidence: f64,
-    /// Share of segments that were retransmissions.
-    pub retransmitted: f64,
-    /// Number of connections that were scored.
-    pub scored: u32,
-    /// Number of connections for which the network chose the window.
-    pub count: u32,
-    /// Probability that a connection gets the window.
-    pub next_probability: f64,
-}
-
-/// `GET /v1/hosts/{address}`: why the next connection will use its arm.
-#[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
-pub struct Explanation {
-    /// Host record; without connections and arms, if there is none.
-    pub host: Host,
-    /// Only for a host without a record: networks with evidence, the narrowest first. The first that
-    /// decides would choose the arm.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub networks: Vec<Network>,
-    /// Initial windows of the host's prefix and namespace, the narrowest first; empty: there is no
-    /// evidence, or windows are not learned.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub windows: Vec<WindowNetwork>,
-    /// Devices by which connections to the host may leave, if there are several: one record has the
-    /// measurements of all of them. Only of the agent's own network namespace.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub egress: Vec<String>,
-    /// One sentence on the choice and its reason.
-    pub summary: String,
-    /// The latest events of the host, newest first.
-    pub recent: Vec<Event>,
-    /// Share of the host-hours whose events the store keeps now.
-    #[serde(default = "one")]
-    pub events_share: f64,
 }
 
 /// `GET /v1/history`: decisions by arm in equal intervals, the last of which has not ended.

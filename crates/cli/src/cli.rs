@@ -61,10 +61,6 @@ pub enum Command {
     Arms,
     /// List what is known of remote hosts.
     Hosts(commands::hosts::Options),
-    /// List what is known of networks, which decides about their new hosts.
-    Networks(commands::networks::Options),
-    /// List what is known of initial windows, by network.
-    Windows(commands::windows::Options),
     /// The list of a feature of the agent.
     #[command(flatten)]
     Feature(commands::feature::List),
@@ -181,7 +177,7 @@ const GROUPS: [Group<'static>; 4] = [
 /// Applies an action to all groups; the lists of features stand among the agent's own.
 fn on_groups<T>(action: impl FnOnce(&[Group<'_>]) -> T) -> T {
     let before = [
-        "run", "reload", "status", "top", "metrics", "web", "arms", "hosts", "networks", "windows",
+        "run", "reload", "status", "top", "metrics", "web", "arms", "hosts",
     ];
     let after = [
         "explain", "events", "advise", "gain", "replay", "reset", "export", "import", "detach",

@@ -61,8 +61,6 @@ fn run_command(cli: &Cli) -> anyhow::Result<()> {
         Command::Reload => commands::reload::run(global),
         Command::Arms => commands::arms::run(global),
         Command::Hosts(options) => commands::hosts::run(global, options),
-        Command::Networks(options) => commands::networks::run(global, options),
-        Command::Windows(options) => commands::windows::run(global, options),
         Command::Feature(list) => commands::feature::run(global, list),
         Command::Explain(options) => commands::explain::run(global, options),
         Command::Events(options) => commands::events::run(global, options),

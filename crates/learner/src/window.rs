@@ -22,6 +22,9 @@ pub const LEAST: u32 = 10;
 pub const MOST: u32 = 32;
 /// The arm of the kernel's own window.
 pub const OWN: usize = 0;
+/// The windows to choose from, as a mask of arms, unless the operator says otherwise: 10, 16, 24 and
+/// 32 segments.
+pub const DEFAULT_MASK: u16 = 1 << OWN | 1 << 3 | 1 << 7 | 1 << 11;
 /// Transfers of more bytes say little about the first round trip.
 const BYTES_MAX: u64 = 256 * 1024;
 /// Scored connections before the first step up.

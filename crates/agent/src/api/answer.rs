@@ -48,15 +48,15 @@ pub fn parse_query<T: DeserializeOwned>(uri: &Uri) -> Answer<T> {
     }
 }
 
-/// Address in the path of a request.
-pub(super) struct Address(pub(super) String);
+/// Parameter in the path of a request; empty: there is none.
+pub(super) struct Parameter(pub(super) String);
 
-impl<S: Send + Sync> FromRequestParts<S> for Address {
+impl<S: Send + Sync> FromRequestParts<S> for Parameter {
     type Rejection = Failure;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Answer<Self> {
-        match Path::from_request_parts(parts, state).await {
-            Ok(Path(address)) => Ok(Self(address)),
+        match Path::<Vec<(String, String)>>::from_request_parts(parts, state).await {
+            Ok(Path(found)) => Ok(Self(found.into_iter().map(|(_, it)| it).collect())),
             Err(fault) => Err(Failure(fault.status(), fault.body_text())),
         }
     }

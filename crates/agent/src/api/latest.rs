@@ -1,18 +1,18 @@
 //! The latest events: stored ones, and the most recent of the others.
 
 use crate::events::Decoder;
-use crate::shared::Shared;
+use crate::feature::Context;
 use crate::view::Event;
 
 /// The latest events that the store does not keep, newest first; `host` restricts them to one
 /// record.
-pub(super) fn left_out(shared: &Shared, host: Option<&str>) -> anyhow::Result<Vec<Event>> {
-    let raw = shared.sampling(|sampling| sampling.recent());
+pub(super) fn left_out(context: &Context<'_>, host: Option<&str>) -> anyhow::Result<Vec<Event>> {
+    let raw = context.sampling(|sampling| sampling.recent());
     if raw.is_empty() {
         return Ok(Vec::new());
     }
-    let arms = shared.kernel.arms()?;
-    let decoder = Decoder::new(shared.mode());
+    let arms = context.kernel.arms()?;
+    let decoder = Decoder::new(context.mode());
     let events = raw.iter().map(|event| decoder.decode(event, &arms, 0.0));
     Ok(events
         .filter(|event| host.is_none_or(|host| host == event.host))
@@ -20,9 +20,9 @@ pub(super) fn left_out(shared: &Shared, host: Option<&str>) -> anyhow::Result<Ve
 }
 
 /// The latest `limit` events of a host record, newest first.
-pub(super) fn of_host(shared: &Shared, host: &str, limit: u32) -> anyhow::Result<Vec<Event>> {
-    let stored = shared.store(|store| store.recent(Some(host), limit))?;
-    let left_out = left_out(shared, Some(host))?;
+pub fn of_host(context: &Context<'_>, host: &str, limit: u32) -> anyhow::Result<Vec<Event>> {
+    let stored = context.store(|store| store.recent(Some(host), limit))?;
+    let left_out = left_out(context, Some(host))?;
     Ok(merged(&left_out, stored, limit as usize).0)
 }
 

@@ -7,6 +7,7 @@ use axum::body::Body;
 use axum::http::{HeaderValue, Response, header};
 use axum::routing::get;
 
+use crate::feature::ViewLink;
 use crate::features;
 
 /// Content security policy: the page may load its own files and ask its own server. Text can never
@@ -22,7 +23,7 @@ const LINKS: &str = "    <!-- links of features -->\n";
 const VIEWS: &str = "<!-- views of features -->\n";
 
 /// Path, type and text of each file, without those of features.
-const FILES: [(&str, &str, &str); 13] = [
+const FILES: [(&str, &str, &str); 11] = [
     (
         "/",
         "text/html; charset=utf-8",
@@ -49,12 +50,6 @@ const FILES: [(&str, &str, &str); 13] = [
     ),
     ("/page/gain.js", SCRIPT, include_str!("../page/gain.js")),
     ("/page/arms.js", SCRIPT, include_str!("../page/arms.js")),
-    ("/page/hosts.js", SCRIPT, include_str!("../page/hosts.js")),
-    (
-        "/page/networks.js",
-        SCRIPT,
-        include_str!("../page/networks.js"),
-    ),
     ("/page/kernel.js", SCRIPT, include_str!("../page/kernel.js")),
 ];
 
@@ -82,8 +77,14 @@ fn page_files() -> Vec<(String, &'static str, Cow<'static, str>)> {
         let (name, Some(view)) = (feature.name(), feature.page_view()) else {
             continue;
         };
-        let title = view.title;
-        links += &format!("    <a href=\"#{name}\" id=\"{name}-link\" hidden>{title}</a>\n");
+        let (title, hidden) = match view.link {
+            ViewLink::None => ("", ""),
+            ViewLink::Shown(title) => (title, ""),
+            ViewLink::ShownWhileOn(title) => (title, " hidden"),
+        };
+        if !title.is_empty() {
+            links += &format!("    <a href=\"#{name}\" id=\"{name}-link\"{hidden}>{title}</a>\n");
+        }
         bodies.push(view.body);
         files.push((format!("/page/{name}.js"), SCRIPT, view.script.into()));
     }

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::http::StatusCode;
-use thalweg_control::policy::history::History;
 use tokio::sync::{Mutex, Semaphore};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
@@ -26,10 +25,8 @@ const COUNT_SHARE: u32 = 20;
 #[derive(Clone)]
 pub(super) struct Api {
     pub(super) shared: Arc<Shared>,
-    /// Permit for an import; there is one.
-    pub(super) importing: Arc<Semaphore>,
-    /// Policies that were applied, for the names of their rules.
-    pub(super) history: Arc<History>,
+    /// Permit to receive and use a body; there is one.
+    pub(super) receiving: Arc<Semaphore>,
     turns: Arc<Semaphore>,
     counted: Arc<Mutex<Option<Counted>>>,
     metrics: Arc<Mutex<Option<(Counted, String)>>>,
@@ -62,9 +59,8 @@ fn busy() -> Failure {
 impl Api {
     pub(super) fn new(shared: Arc<Shared>) -> Self {
         Self {
-            history: Arc::new(History::at(&shared.config.paths.state)),
             shared,
-            importing: Arc::new(Semaphore::new(1)),
+            receiving: Arc::new(Semaphore::new(1)),
             turns: Arc::new(Semaphore::new(AT_A_TIME)),
             counted: Arc::new(Mutex::new(None)),
             metrics: Arc::new(Mutex::new(None)),
@@ -133,10 +129,9 @@ impl Api {
         {
             return Ok(text.clone());
         }
-        let history = Arc::clone(&self.history);
         self.always(move |shared| {
             let begin = Instant::now();
-            let text = metrics::text(shared, &history)?;
+            let text = metrics::text(shared)?;
             *last = Some((Counted::new(begin), text.clone()));
             Ok(text)
         })

@@ -74,15 +74,6 @@ pub struct Networks {
     pub table: Option<PathBuf>,
 }
 
-/// `[initial_window]`: connections get an initial window by the records of their networks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct InitialWindow {
-    /// `enabled`: windows are learned and set.
-    pub enabled: bool,
-    /// `segments`: mask of the windows to choose from (`window::arm`), the kernel's own among them.
-    pub mask: u16,
-}
-
 /// `[learning]`: parameters of the mode `thalweg`; `loss_shift` applies to `classic` too.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Learning {
@@ -240,27 +231,6 @@ impl Networks {
             ipv4_prefix: section.integer(("ipv4_prefix", "Prefix of an IPv4 address that is one network. From `hosts.ipv4_prefix` on there is none."), 1..=32, 24),
             ipv6_prefix: section.integer(("ipv6_prefix", "The same of an IPv6 address."), 1..=128, 48),
             table: section.path_or_none(("table", "File of prefixes and [names of networks](#names-of-networks)."), PATH_MAX),
-        }
-    }
-}
-
-impl InitialWindow {
-    pub(super) fn read(section: &mut Section<'_>) -> Self {
-        Self {
-            enabled: section.boolean(
-                (
-                    "enabled",
-                    "Whether it is learned and set, also without `[networks]`.",
-                ),
-                false,
-            ),
-            mask: section.windows(
-                (
-                    "segments",
-                    "The windows to choose from, the kernel's 10 among them.",
-                ),
-                &[10, 16, 24, 32],
-            ),
         }
     }
 }

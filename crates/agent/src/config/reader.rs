@@ -12,7 +12,6 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use thalweg_learner::window;
 use thalweg_units::grammar::{self, duration_text, is_congestion_control, size_text};
 use thalweg_units::reader::{
     self, Document, Reader, Table, any_number, describe_value, whole_number,
@@ -443,63 +442,6 @@ impl<'s> Section<'s> {
         read.value
     }
 
-    /// Initial windows in segments, as a mask of arms. The kernel's own is always among them.
-    pub fn windows(&mut self, key: Key, default: &[u32]) -> u16 {
-        let mask = |of: &[u32]| {
-            let arms = of
-                .iter()
-                .filter_map(|&segments| window::window_arm(segments));
-            arms.fold(1 << window::OWN, |mask, arm| mask | 1 << arm)
-        };
-        let expected = format!(
-            "a list of even numbers from {} to {}, the initial windows in segments",
-            window::LEAST,
-            window::MOST
-        );
-        let form = schema::list(
-            schema::whole(window::LEAST..=window::MOST),
-            1..=window::COUNT,
-            true,
-        );
-        let show = |mask: &u16| {
-            let set = (0..window::COUNT).filter(|arm| mask >> arm & 1 != 0);
-            let set: Vec<String> = set
-                .map(|arm| window::arm_segments(arm).to_string())
-                .collect();
-            format!("[{}]", set.join(", "))
-        };
-        let read = self.read(key, &expected, form, mask(default), show, |value| {
-            let DeValue::Array(items) = value.get_ref() else {
-                return Err(vec![Wrong::new(value, &*expected)]);
-            };
-            if items.is_empty() {
-                return Err(vec![Wrong::new(value, &*expected)]);
-            }
-            let arm = |item: &Spanned<DeValue<'_>>| {
-                let segments = whole_number(item.get_ref()).and_then(|it| u32::try_from(it).ok());
-                segments.and_then(window::window_arm).ok_or_else(|| {
-                    let each = format!("an even number from {} to {}", window::LEAST, window::MOST);
-                    Wrong::new(item, each)
-                })
-            };
-            let (mut mask, mut wrong) = (0u16, Vec::new());
-            for item in items.iter() {
-                match arm(item) {
-                    Ok(arm) if mask >> arm & 1 != 0 => {
-                        wrong.push(Wrong::new(item, "each window once"));
-                    }
-                    Ok(arm) => mask |= 1 << arm,
-                    Err(fault) => wrong.push(fault),
-                }
-            }
-            match wrong.is_empty() {
-                true => Ok(mask | 1 << window::OWN),
-                false => Err(wrong),
-            }
-        });
-        read.value
-    }
-
     /// Takes one key, and parses its value if present.
     pub fn take<T>(
         &mut self,
@@ -530,7 +472,7 @@ impl<'s> Section<'s> {
     }
 
     /// Takes one key: records it, and parses its value if present.
-    fn read<T>(
+    pub fn read<T>(
         &mut self,
         key: Key,
         expected: &str,
@@ -577,14 +519,15 @@ impl<'s> Section<'s> {
 }
 
 /// A refused value.
-struct Wrong {
+pub struct Wrong {
     at: usize,
     found: String,
     expected: String,
 }
 
 impl Wrong {
-    fn new(value: &Spanned<DeValue<'_>>, expected: impl Into<String>) -> Self {
+    /// The value as it was found, and the expected form.
+    pub fn new(value: &Spanned<DeValue<'_>>, expected: impl Into<String>) -> Self {
         Self {
             at: value.span().start,
             found: describe_value(value.get_ref()),

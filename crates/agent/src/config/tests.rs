@@ -93,9 +93,6 @@ fn every_key_takes_effect() {
         (config.hosts.ipv4_prefix, config.hosts.ipv6_prefix),
         (24, 48)
     );
-    // 10 and 20 segments.
-    assert!(config.initial_window.enabled);
-    assert_eq!(config.initial_window.mask, 0b10_0001);
     let params = config.params();
     assert_eq!(params.mode, Mode::Classic);
     assert_eq!(params.warm_up, 3);
@@ -153,21 +150,6 @@ fn faults_say_where_and_what() {
             "\n[learn]\n",
             "t.toml:2:2: found the unknown key \"learn\", expected one of mode, dry_run, cgroup, \
              SECTIONS; perhaps `learning`",
-        ),
-        (
-            "[initial_window]\nsegments = [16, 0]",
-            "t.toml:2:17: initial_window.segments: found the number 0, expected an even number from \
-             10 to 32",
-        ),
-        (
-            "[initial_window]\nsegments = [10000]",
-            "t.toml:2:13: initial_window.segments: found the number 10000, expected an even number \
-             from 10 to 32",
-        ),
-        (
-            "[initial_window]\nsegments = []",
-            "t.toml:2:12: initial_window.segments: found a list of 0, expected a list of even numbers \
-             from 10 to 32, the initial windows in segments",
         ),
         (
             "[learning]\nhalf_life = \"30 minutes\"",

@@ -24,7 +24,8 @@ use thalweg_policy::{Prefix, Version};
 use crate::api::answer::Answer;
 use crate::config::reader::Section;
 use crate::feature::{
-    Context, Feature, Hint, LeftoverName, List, MetricsWriter, Polled, Route, Settings, Undo,
+    Context, Feature, Finding, Hint, LeftoverName, List, MetricsWriter, Polled, Route, Settings,
+    Undo, add_limit, row_limit,
 };
 use crate::kernel::{Kernel, Setup};
 use crate::metrics::page::Page;
@@ -124,6 +125,16 @@ impl State {
         is_on.then(|| self.hosts.figures(statistics))
     }
 
+    fn find_problem(&self) -> Option<String> {
+        match &self.session().iterator {
+            Ok(iterator) => {
+                let fault = iterator.as_ref()?.check().err()?;
+                Some(format!("{fault:#}"))
+            }
+            Err(why) => Some(format!("congestion windows get no learned clamp: {why}")),
+        }
+    }
+
     /// Lifts the clamps of all connections.
     fn lift_clamps(&self, context: &Context<'_>) -> Result<()> {
         self.hosts.forget();
@@ -196,7 +207,7 @@ impl Feature for State {
     }
 
     fn start(&self, context: &Context<'_>) -> Option<String> {
-        let (problem, is_on) = (self.problem(), self.session().is_on());
+        let (problem, is_on) = (self.find_problem(), self.session().is_on());
         // Clamps of an agent that was killed.
         let lifted = match is_on {
             true => Ok(()),
@@ -232,14 +243,9 @@ impl Feature for State {
         }
     }
 
-    fn problem(&self) -> Option<String> {
-        match &self.session().iterator {
-            Ok(iterator) => {
-                let fault = iterator.as_ref()?.check().err()?;
-                Some(format!("{fault:#}"))
-            }
-            Err(why) => Some(format!("congestion windows get no learned clamp: {why}")),
-        }
+    fn problems(&self, _: &Context<'_>) -> Vec<Finding> {
+        let found = self.find_problem().map(|text| (self.name(), Some(text)));
+        found.into_iter().collect()
     }
 
     fn stop(&self, context: &Context<'_>) -> Result<()> {
@@ -293,18 +299,12 @@ impl Feature for State {
         }))
     }
 
-    fn list(&self) -> Option<&dyn List> {
-        Some(self)
-    }
-}
-
-impl List for State {
-    fn about(&self) -> &'static str {
-        "List the learned clamps of congestion windows, by remote host"
-    }
-
-    fn show(&self, answer: &mut Value, limit: usize) -> Result<String> {
-        show::list(answer, limit)
+    fn list(&self) -> Option<List> {
+        Some(List {
+            about: "List the learned clamps of congestion windows, by remote host",
+            add_options: add_limit,
+            show: |answer, options| show::list(answer, row_limit(options)),
+        })
     }
 }
 

@@ -45,15 +45,8 @@ impl Kernel {
         Ok((own, of_fleet))
     }
 
-    /// Records of initial windows.
-    pub fn windows(&self) -> Result<HostBatch> {
-        match self.setup().windows() {
-            0 => Ok(HostBatch::new()),
-            _ => self.records_of(Level::is_window),
-        }
-    }
-
-    fn records_of(&self, mut wanted: impl FnMut(Level) -> bool) -> Result<HostBatch> {
+    /// Records of the wanted levels.
+    pub fn records_of(&self, mut wanted: impl FnMut(Level) -> bool) -> Result<HostBatch> {
         let mut records = Vec::new();
         self.walk_records(|batch| {
             records.extend(batch.into_iter().filter(|(key, _)| wanted(key.level)));
@@ -89,7 +82,7 @@ impl Kernel {
     /// Recomputes the prior weights from the spread of the groups around their namespace. The
     /// namespace with most groups counts.
     pub fn refresh_worth(&self) -> Result<()> {
-        let (has_groups, windows) = (self.setup().has_groups(), self.setup().windows());
+        let (has_groups, windows) = (self.setup().has_groups(), self.setup().windows);
         if !has_groups && windows == 0 {
             return Ok(());
         }

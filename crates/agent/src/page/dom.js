@@ -86,3 +86,8 @@ export function prose(text) {
 export function hostLink(address, label = address) {
   return el("a", { href: `#host/${encodeURIComponent(address)}` }, label);
 }
+
+/** A note that a list of networks has not all, and what has. */
+export function howMany(list, limit, command) {
+  return list.length < limit ? null : note(`The ${limit} with most measurements. `, code(command), " lists all.");
+}

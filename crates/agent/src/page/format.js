@@ -73,3 +73,41 @@ export function time(ms, text = moment(ms)) {
 
 /** How long ago, the exact moment in the title. */
 export const ago = (seconds) => time(Date.now() - seconds * 1000, `${span(seconds)} ago`);
+
+const REASONS = {
+  "warm-up": () => "the first connections to a host keep what the system gives them",
+  greedy: (share) => `costs least so far; chosen with a probability of ${share}`,
+  explore: (share) => `to check an arm that is not the best so far; chosen with a probability of ${share}`,
+  untried: (share) => `to measure an arm for the first time; chosen with a probability of ${share}`,
+  application: () => "the application chose it itself",
+  foreign: () => "something else on this machine set it",
+  loss: () => "moved there mid-flow: too many segments were retransmitted",
+  withdrawn: () => "returned to the system's default mid-flow",
+  anew: (share) => `a long connection, decided anew on its way; chosen with a probability of ${share}`,
+  returned: () => "a long connection, taken from a bad arm to the best one",
+  drawn: (share) => `a trial of advice, drawn with a probability of ${share}`,
+  control: () => "it belongs to the control group, which keeps the system's default",
+};
+
+/** Why a connection got its arm, in words. */
+export function because(event) {
+  const reason = REASONS[event.reason];
+  const words = [reason ? reason(percent(event.propensity)) : event.reason];
+  if (event.error) words.push(`; the kernel refused ${event.chosen}: ${event.error}`);
+  else if (event.dry_run) words.push(`; dry run: it kept ${event.arm ?? "what it had"}`);
+  return words.join("");
+}
+
+const LEVELS = { prefix: "prefix", named: "named", service: "service", namespace: "all hosts",
+  "fleet-prefix": "prefix, told by other agents", "fleet-named": "named, told by other agents" };
+
+/** Name of a network. */
+export const networkName = (network) => (network.container ? `${network.name} (${network.container})` : network.name);
+/** Level of a network, in words. */
+export const levelName = (network) => LEVELS[network.level] ?? network.level;
+
+/** A difference in bits, and its standard error, as times in per cent. */
+export function change(bits, error) {
+  const figure = (value) => (100 * (2 ** value - 1)).toFixed(1);
+  return `${bits > 0 ? "+" : ""}${figure(bits)} % ± ${figure(error)} %`;
+}

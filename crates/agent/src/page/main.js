@@ -5,15 +5,15 @@ import { Arms } from "./arms.js";
 import { byId, clean, el, replace } from "./dom.js";
 import { time } from "./format.js";
 import { advice, gain } from "./gain.js";
-import { hosts, story } from "./hosts.js";
 import { kernel } from "./kernel.js";
-import { networks } from "./networks.js";
 import { begin, decided, overview, unknown } from "./overview.js";
 
-const VIEWS = { overview: "Overview", hosts: "Hosts", host: "Host", networks: "Networks", kernel: "Policies and cost" };
-// Links to the views of features. Most agents do without: a view's script is loaded once it is opened.
-const FEATURES = [...document.querySelectorAll("nav [hidden]")];
-for (const link of FEATURES) VIEWS[link.hash.slice(1)] = link.textContent;
+// Views of features have scripts, which are loaded once a view is opened.
+const OWN = { overview() { gain(); advice(); }, kernel };
+const PARTS = [...document.querySelectorAll("[data-view]")];
+const LINKS = [...document.querySelectorAll("nav a")];
+// Links to views of features that are mostly off.
+const HIDDEN = LINKS.filter((link) => link.hidden);
 // Lists are asked for again at most this often, and only where something has changed.
 const REFRESH_MS = 5000;
 
@@ -26,38 +26,39 @@ let connected = null;
 
 const chart = new Arms(byId("arms"));
 
+const shown = () => PARTS.filter((part) => part.dataset.view === view);
+
+/** The link to the present view, or to the list that its item is in. */
+const isHere = (link) => [view, shown()[0].dataset.script].includes(link.hash.slice(1));
+
 /** Fills the present view with what takes a request. */
 function refresh() {
   refreshed = Date.now();
-  if (view === "overview") {
-    gain();
-    advice();
+  if (Object.hasOwn(OWN, view)) return OWN[view]();
+  for (const { dataset } of shown()) {
+    import(`./${dataset.script ?? view}.js`).then((part) => part.show(view, address), () => {});
   }
-  else if (view === "hosts") hosts(byId("sort").value);
-  else if (view === "host") story(address);
-  else if (view === "networks") networks();
-  else if (view === "kernel") kernel();
-  else import(`./${view}.js`).then((part) => part.show(), () => {});
 }
 
 function title() {
-  const parts = [view === "host" ? address : VIEWS[view], machine, "Thalweg"];
+  const parts = [LINKS.find((link) => link.hash.slice(1) === view)?.textContent ?? address, machine, "Thalweg"];
   document.title = clean(parts.filter(Boolean).join(" · "));
 }
 
 /** Shows the view that the fragment names. */
 function route(focus) {
   const [name, rest = ""] = location.hash.slice(1).split(/\/(.*)/s);
-  view = Object.hasOwn(VIEWS, name) && (name !== "host" || rest) ? name : "overview";
+  // A view without a link is of one item, which follows its name.
+  const isView = (part) => part.dataset.view === name && (rest || LINKS.some((link) => link.hash.slice(1) === name));
+  view = PARTS.some(isView) ? name : "overview";
   try {
     address = clean(decodeURIComponent(rest));
   } catch {
     address = clean(rest);
   }
-  for (const part of document.querySelectorAll("[data-view]")) part.hidden = part.dataset.view !== view;
-  for (const link of document.querySelectorAll("nav a")) {
-    const here = link.hash.slice(1) === (view === "host" ? "hosts" : view);
-    if (here) link.setAttribute("aria-current", view === "host" ? "true" : "page");
+  for (const part of PARTS) part.hidden = part.dataset.view !== view;
+  for (const link of LINKS) {
+    if (isHere(link)) link.setAttribute("aria-current", link.hash.slice(1) === view ? "page" : "true");
     else link.removeAttribute("aria-current");
   }
   title();
@@ -87,7 +88,7 @@ function heard(name, data) {
     chart.load();
     ask("v1/events?limit=50").then(begin, () => {});
     // Of a feature that is off there is nothing to see.
-    for (const link of FEATURES) ask(`v1/${link.hash.slice(1)}`).then(() => true, () => false).then((is) => { link.hidden = !is; });
+    for (const link of HIDDEN) ask(`v1/${link.hash.slice(1)}`).then(() => true, () => false).then((is) => { link.hidden = !is; });
     refresh();
   }
   machine = data.machine ?? "";
@@ -120,15 +121,6 @@ function lost(why, status) {
 byId("skip").addEventListener("click", (event) => {
   event.preventDefault();
   byId("main").focus();
-});
-byId("sort").addEventListener("change", refresh);
-byId("search").addEventListener("submit", (event) => {
-  event.preventDefault();
-  const wanted = byId("address").value.trim();
-  const good = /^[0-9a-f.:/]+$/i.test(wanted);
-  byId("search-fault").textContent = good ? "" : `Expected an address such as 192.0.2.7 or 2001:db8::7.`;
-  if (good) location.hash = `host/${encodeURIComponent(wanted)}`;
-  else byId("address").focus();
 });
 addEventListener("hashchange", () => route(true));
 route(false);

@@ -1,8 +1,7 @@
 // What runs, since when, and what is wrong.
 
 import { byId, code, el, hostLink, prose, replace, table } from "./dom.js";
-import { ago, bytes, count, counted, percent, span, time } from "./format.js";
-import { because } from "./hosts.js";
+import { ago, because, bytes, count, counted, percent, span, time } from "./format.js";
 
 let latest = [];
 

@@ -36,6 +36,16 @@ pub struct Snapshot {
     pub hosts: Vec<HostRow>,
 }
 
+/// Outcome of restoring records into the kernel.
+#[derive(Debug, Default)]
+pub struct Restored {
+    /// Number of records that are now in the kernel.
+    pub restored: u64,
+    /// Number of records that are not: their namespace cannot be identified any more, or the table
+    /// is full.
+    pub left_out: u64,
+}
+
 /// One host record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostRow {

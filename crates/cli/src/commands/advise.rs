@@ -2,11 +2,12 @@
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
+use thalweg_agent::limits::findings_text;
 use thalweg_agent::view::{Advice, AdviceChoice, AdviceGroup, AdviceLimits};
 use thalweg_terminal::output::{self, span_text};
 use thalweg_units::figures::three_digits;
 
-use super::{gain, networks};
+use super::gain;
 use crate::client::percent_encode;
 use crate::options::{Global, parse_host};
 
@@ -82,7 +83,7 @@ fn advice_text(advice: &Advice, by_arm: bool) -> String {
         text += &format!("\n{}", output::table(&header, &[2, 3, 4], rows));
     }
     text += &limits_text(advice, &all, if by_arm { &[] } else { &others });
-    text += &networks::findings_text(&advice.networks);
+    text += &findings_text(&advice.networks);
     for (count, what) in [
         (
             advice.left_out,

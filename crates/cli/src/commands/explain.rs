@@ -2,12 +2,13 @@
 
 use anyhow::Result;
 use clap::Args;
+use thalweg_agent::features;
 use thalweg_agent::view::{Explanation, HostArm};
 use thalweg_terminal::output::{self, milliseconds_text, percent_text, rate_text, span_text};
 use thalweg_units::figures::three_digits;
 use thalweg_units::printable;
 
-use super::{events, networks, windows};
+use super::events;
 use crate::client::percent_encode;
 use crate::options::{Global, parse_host};
 
@@ -47,13 +48,10 @@ fn explanation_text(explanation: &Explanation, several: bool) -> String {
             devices.join(" or ")
         ));
     }
-    let known = match explanation.windows.as_slice() {
-        [] => String::new(),
-        of => format!("\nInitial windows:\n{}", windows::windows_table(of)),
-    };
-    if !explanation.networks.is_empty() {
-        text.push_str(&networks::networks_table(&explanation.networks));
-    }
+    let of_features = features::all()
+        .into_iter()
+        .filter_map(|feature| feature.explanation_text(explanation.features.get(feature.name())?));
+    let known: String = of_features.collect();
     // A host without record.
     if host.connections == 0 && host.scored == 0 {
         return text + &known;

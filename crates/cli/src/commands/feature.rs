@@ -2,7 +2,7 @@
 //! name, sentence and table.
 
 use anyhow::Result;
-use clap::{Arg, ArgMatches, Command, FromArgMatches, Subcommand, value_parser};
+use clap::{ArgMatches, Command, FromArgMatches, Subcommand};
 use serde_json::Value;
 use thalweg_agent::features;
 use thalweg_terminal::output;
@@ -13,7 +13,7 @@ use crate::options::Global;
 #[derive(Clone, Debug)]
 pub struct List {
     feature: String,
-    limit: usize,
+    options: ArgMatches,
 }
 
 impl Subcommand for List {
@@ -23,12 +23,8 @@ impl Subcommand for List {
             .iter()
             .filter_map(|it| Some((it.name(), it.list()?)));
         lists.fold(command, |command, (name, list)| {
-            let limit = Arg::new("limit")
-                .long("limit")
-                .value_name("N")
-                .value_parser(value_parser!(usize))
-                .help("Show at most this many rows. Default: all");
-            command.subcommand(Command::new(name).about(list.about()).arg(limit))
+            let list_command = (list.add_options)(Command::new(name));
+            command.subcommand(list_command.about(list.about))
         })
     }
 
@@ -48,7 +44,7 @@ impl FromArgMatches for List {
             .ok_or_else(|| clap::Error::new(clap::error::ErrorKind::MissingSubcommand))?;
         Ok(Self {
             feature: feature.to_owned(),
-            limit: options.get_one("limit").copied().unwrap_or(usize::MAX),
+            options: options.clone(),
         })
     }
 
@@ -66,7 +62,7 @@ pub fn run(global: &Global, list: &List) -> Result<()> {
     let features = features::all();
     let feature = features.iter().find(|it| it.name() == list.feature);
     let shown = feature.and_then(|it| it.list());
-    let shown = shown.map(|it| it.show(&mut answer, list.limit));
+    let shown = shown.map(|it| (it.show)(&mut answer, &list.options));
     let text = shown.transpose()?.unwrap_or_default();
     output::show_value(&global.format, &answer, || text)
 }

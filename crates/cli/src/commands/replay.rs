@@ -10,6 +10,7 @@ use thalweg_gain::replay::{
     Connection, EFFECTIVE_HOSTS_MIN, EFFECTIVE_MIN, Estimate, Interval, Outcome, Replay, Rule,
     TooSmall,
 };
+use thalweg_learner::window::DEFAULT_MASK;
 use thalweg_learner::{Mode, Params};
 use thalweg_terminal::output;
 
@@ -92,7 +93,7 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
         .connections
         .iter()
         .for_each(|it| replay.add_connection(it));
-    let windows = windows::judge_windows(&decisions.windows, config.initial_window.mask);
+    let windows = windows::judge_windows(&decisions.windows, DEFAULT_MASK);
     let name = options.rule.name();
     let outcome = match replay.replay_outcome() {
         Ok(outcome) => Ok(outcome),

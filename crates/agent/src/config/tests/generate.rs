@@ -31,9 +31,6 @@ enabled = false
 ipv4_prefix = 20
 ipv6_prefix = 40
 table = "/etc/n"
-[initial_window]
-enabled = true
-segments = [10, 20]
 [learning]
 warm_up = 3
 gap_scale = 32
@@ -134,8 +131,6 @@ enum Accepts {
     Prefixes,
     /// Prefixes of NAT64.
     Nat64,
-    /// Even numbers from 10 to 32.
-    Windows,
 }
 
 use Accepts::*;
@@ -166,8 +161,6 @@ const KEYS: &[(&str, Accepts)] = &[
     ("networks.ipv4_prefix", Whole(1, 32)),
     ("networks.ipv6_prefix", Whole(1, 128)),
     ("networks.table", PathOrNone),
-    ("initial_window.enabled", Boolean),
-    ("initial_window.segments", Windows),
     ("learning.warm_up", Whole(0, 1000)),
     ("learning.gap_scale", Whole(1, 1_048_576)),
     ("learning.memory", Number(10, 640)),
@@ -256,9 +249,6 @@ fn right(key: &str, random: &mut Random) -> String {
         ArmOrNone => random.pick(&["\"\"", "\"bbr\"", "\"a-b_9\""]).to_string(),
         GroupOrNone => random
             .pick(&["\"\"", "\"adm\"", "\"Net.Ops-1\""])
-            .to_string(),
-        Windows => random
-            .pick(&["[10]", "[10, 16, 24, 32]", "[32, 12]"])
             .to_string(),
         Prefixes => random
             .pick(&[
@@ -384,11 +374,6 @@ fn wrong(key: &str, random: &mut Random) -> String {
             }
             random.pick(&all).clone()
         }
-        Windows => random
-            .pick(&[
-                "[]", "16", "[0]", "[10000]", "[11]", "[-16]", "[16, 16]", "[\"16\"]", "[16.0]",
-            ])
-            .to_string(),
         Nat64 => random
             .pick(&[
                 "\"2001:db8:64::/96\"",

@@ -12,7 +12,6 @@ use thalweg_units::prefix::{Prefix, PrefixError};
 use super::session::State;
 use crate::api::answer::{Answer, Failure, parse_query};
 use crate::feature::Context;
-use crate::present::Presenter;
 use crate::view;
 
 /// Most networks in advice.
@@ -89,9 +88,7 @@ pub fn advise(state: &State, uri: &Uri, context: &Context<'_>) -> Answer<Respons
     let mut advice = state.advice_view(scope, prefix, context)?;
     if scope == Scope::All {
         let table = context.kernel.arms()?;
-        let containers = context.containers.clone();
-        let presenter = Presenter::new(context.kernel, &table, containers);
-        advice.networks = context.network_limits(&presenter);
+        advice.networks = context.network_limits(&context.presenter(&table));
         // The group of all connections is among the groups.
         let is_held =
             |it: &view::NetworkLimits| it.level != "namespace" && !it.limits.findings.is_empty();

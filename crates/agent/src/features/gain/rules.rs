@@ -16,7 +16,7 @@ use super::group_of;
 use super::present::{presented, presented_revert};
 use super::store::{ChangedGain, KeptGain, Revert};
 use crate::comparison::{Against, finding_sentence, found_in};
-use crate::overridden::Taken;
+use crate::overridden::Tally;
 use crate::view::{self, GainRule};
 
 /// Most rules with a share that are compared, the first of the policy.
@@ -33,7 +33,7 @@ pub struct Rules {
     policy: Option<Trials>,
     kept: BTreeMap<u64, KeptGain>,
     /// Ended flows that the policy's rules took, by name, since the agent knows the policy.
-    taken: BTreeMap<String, Taken>,
+    taken: BTreeMap<String, Tally>,
 }
 
 /// Changes by an evaluation: names of rules, and reasons.
@@ -117,8 +117,9 @@ impl Rules {
                 let is_overridden = outcome.flags & raw::THALWEG_OUTCOME_OVERRIDDEN != 0;
                 if taken_by.is_some() {
                     let name = &policy.rules[*id as usize].name;
-                    let taken = self.taken.entry(name.clone()).or_default();
-                    taken.ended += 1;
+                    let taken = self.taken.entry(name.clone());
+                    let taken = taken.or_insert_with_key(|name| no_flows(name));
+                    taken.all += 1;
                     taken.overridden += u64::from(is_overridden);
                     if is_overridden {
                         kept.ledger.overridden += 1;
@@ -130,9 +131,10 @@ impl Rules {
         }
     }
 
-    /// Ended flows of each rule that is compared, since this agent knows the policy.
-    pub fn taken_flows(&self) -> &BTreeMap<String, Taken> {
-        &self.taken
+    /// Ended flows that each rule took, since this agent knows the policy, and those without its
+    /// settings.
+    pub fn overridden(&self) -> Vec<Tally> {
+        self.taken.values().cloned().collect()
     }
 
     /// Evaluates the comparisons as [`super::Gain::look`] does.
@@ -276,6 +278,21 @@ impl Rules {
                 overridden: kept.ledger.overridden,
             }),
         })
+    }
+}
+
+/// Tally of the ended flows that a rule took.
+fn no_flows(rule: &str) -> Tally {
+    Tally {
+        subject: format!("rule {rule}"),
+        overridden: 0,
+        all: 0,
+        words: |rule, overridden, all| {
+            format!(
+                "{overridden} of {all} flows that {rule} took ended without its settings (the kernel \
+                 refused one, or something replaced it), and are not compared"
+            )
+        },
     }
 }
 

@@ -25,10 +25,11 @@ use super::{Drawn, Gain, api};
 use crate::api::answer::Answer;
 use crate::causes::Causes;
 use crate::comparison::Compared;
+use crate::counters::Counters;
 use crate::feature::{Context, Feature, Hint, MetricsWriter, Polled, Route};
 use crate::kernel::{ArmTable, Kernel};
 use crate::limits;
-use crate::overridden::Taken;
+use crate::overridden::Tally;
 use crate::store::{Moment, Store, StoreError};
 use crate::view;
 
@@ -183,8 +184,8 @@ impl Feature for State {
         self.gain(|gain| gain.compared(learner))
     }
 
-    fn taken_flows(&self) -> BTreeMap<String, Taken> {
-        self.gain(|gain| gain.rules.taken_flows().clone())
+    fn overridden(&self, _: &Counters) -> Vec<Tally> {
+        self.gain(|gain| gain.rules.overridden())
     }
 
     fn routes(&self) -> &'static [Route] {

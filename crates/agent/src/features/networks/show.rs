@@ -1,13 +1,16 @@
 //! `thalweg networks`.
 
 use anyhow::Result;
-use clap::{Args, ValueEnum};
-use thalweg_agent::view::{Network, NetworkArm, NetworkLimits, Networks};
+use clap::{ArgMatches, Args, FromArgMatches as _, ValueEnum};
+use serde::Deserialize as _;
+use serde_json::{Value, json};
 use thalweg_terminal::output::{self, percent_text, rate_text};
 use thalweg_units::figures::three_digits;
 use thalweg_units::printable;
 
-use crate::options::Global;
+use super::view::{Network, Networks};
+use crate::limits::findings_text;
+use crate::view::{NetworkArm, NetworkLimits};
 
 /// Options of `networks`.
 #[derive(Debug, Args)]
@@ -44,40 +47,28 @@ enum Level {
     FleetNamed,
 }
 
-impl Level {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Prefix => "prefix",
-            Self::Named => "named",
-            Self::Service => "service",
-            Self::Namespace => "namespace",
-            Self::FleetPrefix => "fleet-prefix",
-            Self::FleetNamed => "fleet-named",
-        }
-    }
-}
-
-/// Lists what is known of networks.
-pub fn run(global: &Global, options: &Options) -> Result<()> {
-    let mut found: Networks = global.agent_client()?.get("/v1/networks")?;
-    let networks = &mut found.networks;
-    if let Some(level) = options.level {
-        networks.retain(|network| network.level == level.name());
-    }
-    networks.retain(|network| network.decides || !options.decides);
+/// Table of an answer of `GET /v1/networks`, in which the networks that the options want stay.
+///
+/// # Errors
+/// The answer has another form.
+pub fn list(answer: &mut Value, options: &ArgMatches) -> Result<String> {
+    let options = Options::from_arg_matches(options)?;
+    let mut found = Networks::deserialize(&*answer)?;
+    let level = options.level.and_then(|it| it.to_possible_value());
+    let is_wanted = |name: &str| level.as_ref().is_none_or(|it| it.get_name() == name);
     let most = options.limit.unwrap_or(usize::MAX);
+    let Networks {
+        networks, limits, ..
+    } = &mut found;
+    networks.retain(|it| is_wanted(&it.level) && (it.decides || !options.decides));
     networks.truncate(most);
-    let limits = &mut found.limits;
-    if let Some(level) = options.level {
-        limits.retain(|network| network.level == level.name());
-    }
+    limits.retain(|it| is_wanted(&it.level));
     limits.truncate(most);
-    output::show_value(&global.format, &found, || {
-        match (options.limits, &found.limits_untold) {
-            (false, _) => networks_table(&found.networks),
-            (true, Some(why)) => format!("{why}\n"),
-            (true, None) => limits_table(&found.limits),
-        }
+    *answer = json!(found);
+    Ok(match (options.limits, found.limits_untold) {
+        (false, _) => networks_table(&found.networks),
+        (true, Some(why)) => format!("{why}\n"),
+        (true, None) => limits_table(&found.limits),
     })
 }
 
@@ -121,19 +112,6 @@ fn limits_table(networks: &[NetworkLimits]) -> String {
     text + &findings_text(networks)
 }
 
-/// Limits that networks have, and what would help.
-pub(super) fn findings_text(networks: &[NetworkLimits]) -> String {
-    let all = networks.iter().flat_map(|network| {
-        let findings = network.limits.findings.iter();
-        findings.map(|finding| {
-            let words = format!("{}: {}", printable(&network.name), finding.words);
-            let lines = output::wrap_text(&words, usize::from(output::WIDTH));
-            format!("\n{}\n", lines.join("\n"))
-        })
-    });
-    all.collect()
-}
-
 fn percent_of(share: f64) -> String {
     format!("{:.0} %", 100.0 * share)
 }
@@ -146,7 +124,7 @@ fn with_container(name: &str, container: Option<&str>) -> String {
 }
 
 /// Networks with what each knows of the arms.
-pub(super) fn networks_table(networks: &[Network]) -> String {
+pub fn networks_table(networks: &[Network]) -> String {
     if networks.is_empty() {
         return "no networks\n".to_owned();
     }

@@ -7,9 +7,9 @@ use axum::http::StatusCode;
 use serde::Deserialize;
 use thalweg_learner::{Host, HostKey};
 
-use super::answer::{Answer, Failure};
+use crate::api::answer::{Answer, Failure};
+use crate::feature::Context;
 use crate::present::Presenter;
-use crate::shared::Shared;
 
 /// Hosts per request, where it does not say.
 const LIMIT_DEFAULT: usize = 100;
@@ -18,7 +18,7 @@ const LIMIT_MAX: usize = 1000;
 
 /// The query of `GET /v1/hosts`.
 #[derive(Deserialize)]
-pub(super) struct BestQuery {
+pub struct BestQuery {
     sort: Option<String>,
     limit: Option<String>,
 }
@@ -43,14 +43,14 @@ const SORTS: [(&str, Sort); 3] = [
 
 /// The hosts that a request wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Wanted {
+pub struct Wanted {
     sort: Sort,
     limit: usize,
 }
 
 impl BestQuery {
     /// The order and limit of the query; `None`: it asks for all hosts.
-    pub(super) fn wanted(&self) -> Answer<Option<Wanted>> {
+    pub fn wanted(&self) -> Answer<Option<Wanted>> {
         if self.sort.is_none() && self.limit.is_none() {
             return Ok(None);
         }
@@ -80,11 +80,11 @@ type Rank = (Option<u64>, u64, Reverse<HostKey>);
 
 impl Wanted {
     /// The keys of the wanted hosts, best first. A request that is read slowly holds only these.
-    pub(super) fn keys(self, shared: &Shared) -> anyhow::Result<Vec<HostKey>> {
-        let table = shared.kernel.arms()?;
-        let presenter = shared.presenter(&table);
+    pub fn keys(self, context: &Context<'_>) -> anyhow::Result<Vec<HostKey>> {
+        let table = context.kernel.arms()?;
+        let presenter = context.presenter(&table);
         let mut best = Best::new(self.limit);
-        shared.kernel.walk_hosts(|batch| {
+        context.kernel.walk_hosts(|batch| {
             for (key, host) in &batch {
                 best.offer(self.sort.rank(&presenter, key, host));
             }

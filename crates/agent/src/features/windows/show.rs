@@ -1,13 +1,14 @@
-//! `thalweg windows`.
+//! Tables of `thalweg windows` and `thalweg explain`.
 
 use anyhow::Result;
-use clap::Args;
-use thalweg_agent::view::{WindowArm, WindowNetwork, Windows};
+use clap::{ArgMatches, Args, FromArgMatches as _};
+use serde::Deserialize as _;
+use serde_json::{Value, json};
 use thalweg_terminal::output::{self, percent_text};
 use thalweg_units::figures::three_digits;
 use thalweg_units::printable;
 
-use crate::options::Global;
+use super::view::{WindowArm, WindowNetwork, Windows};
 
 /// Options of `windows`.
 #[derive(Debug, Args)]
@@ -20,27 +21,33 @@ pub struct Options {
     limit: Option<usize>,
 }
 
-/// Lists what is known of initial windows.
-pub fn run(global: &Global, options: &Options) -> Result<()> {
-    let mut found: Windows = global.agent_client()?.get("/v1/windows")?;
-    let networks = &mut found.networks;
-    networks.retain(|network| network.decides || !options.decides);
-    networks.truncate(options.limit.unwrap_or(usize::MAX));
-    output::show_value(&global.format, &found, || found_table(&found))
+/// Table of an answer of `GET /v1/windows`, in which the networks that the options want stay.
+///
+/// # Errors
+/// The answer has another form.
+pub fn list(answer: &mut Value, options: &ArgMatches) -> Result<String> {
+    let options = Options::from_arg_matches(options)?;
+    let mut found = Windows::deserialize(&*answer)?;
+    found.networks.retain(|it| it.decides || !options.decides);
+    found.networks.truncate(options.limit.unwrap_or(usize::MAX));
+    let text = match (found.segments.is_empty(), found.networks.is_empty()) {
+        (true, _) => {
+            "initial windows are not learned ([initial_window] enabled = false)\n".to_owned()
+        }
+        (_, true) => "nothing is known of initial windows yet\n".to_owned(),
+        _ => windows_table(&found.networks),
+    };
+    *answer = json!(found);
+    Ok(text)
 }
 
-fn found_table(found: &Windows) -> String {
-    if found.segments.is_empty() {
-        return "initial windows are not learned ([initial_window] enabled = false)\n".to_owned();
-    }
-    if found.networks.is_empty() {
-        return "nothing is known of initial windows yet\n".to_owned();
-    }
-    windows_table(&found.networks)
+/// Text of an explanation; `None`: it has another form.
+pub fn explanation_text(explanation: &Value) -> Option<String> {
+    let networks = Vec::deserialize(explanation).ok()?;
+    Some(format!("\nInitial windows:\n{}", windows_table(&networks)))
 }
 
-/// Table of the initial windows of networks.
-pub fn windows_table(networks: &[WindowNetwork]) -> String {
+fn windows_table(networks: &[WindowNetwork]) -> String {
     let header = [
         "Network", "Decided", "Segments", "Next", "Time", "+/-", "Resent", "Evidence", "Scored",
     ];

@@ -1,37 +1,14 @@
 // What is known of remote hosts, and the story of one.
 
 import { byId, code, el, facts, fault, hostLink, note, paragraph, replace, table } from "./dom.js";
-import { ago, bar, bytes, count, counted, micros, percent, rate, three, time } from "./format.js";
+import { ago, bar, because, bytes, count, counted, micros, percent, rate, three, time } from "./format.js";
 import { ask } from "./agent.js";
 import { Arms } from "./arms.js";
-import { windowTable } from "./networks.js";
 
 const LIMIT = 50;
 const EVENTS = 30;
-
-const REASONS = {
-  "warm-up": () => "the first connections to a host keep what the system gives them",
-  greedy: (share) => `costs least so far; chosen with a probability of ${share}`,
-  explore: (share) => `to check an arm that is not the best so far; chosen with a probability of ${share}`,
-  untried: (share) => `to measure an arm for the first time; chosen with a probability of ${share}`,
-  application: () => "the application chose it itself",
-  foreign: () => "something else on this machine set it",
-  loss: () => "moved there mid-flow: too many segments were retransmitted",
-  withdrawn: () => "returned to the system's default mid-flow",
-  anew: (share) => `a long connection, decided anew on its way; chosen with a probability of ${share}`,
-  returned: () => "a long connection, taken from a bad arm to the best one",
-  drawn: (share) => `a trial of advice, drawn with a probability of ${share}`,
-  control: () => "it belongs to the control group, which keeps the system's default",
-};
-
-/** Why a connection got its arm, in words. */
-export function because(event) {
-  const reason = REASONS[event.reason];
-  const words = [reason ? reason(percent(event.propensity)) : event.reason];
-  if (event.error) words.push(`; the kernel refused ${event.chosen}: ${event.error}`);
-  else if (event.dry_run) words.push(`; dry run: it kept ${event.arm ?? "what it had"}`);
-  return words.join("");
-}
+// Parts of an explanation that are no feature's.
+const OWN = ["host", "egress", "summary", "recent", "events_share"];
 
 const ENDS = {
   "fin-local": "closed by this machine", "fin-remote": "closed by the peer", reset: "reset",
@@ -54,7 +31,7 @@ function firstWindow({ window: first }) {
 const typical = (host) => host.arms.find((arm) => arm.arm === host.best && arm.evidence > 0);
 
 /** Fills the list of hosts. */
-export async function hosts(sort) {
+async function hosts(sort) {
   const box = byId("hosts");
   // An answer may come when the reader has gone on.
   const late = () => byId("sort").value !== sort;
@@ -108,24 +85,19 @@ function armTable(host) {
     ]));
 }
 
-/** What the networks of a host without a record know. */
-function networkTable(networks) {
-  return table("What its networks know, the narrowest first",
-    [["Network"], ["Decides"], ["A new host gets"], ["Measured", "number"]],
-    networks.map((network) => [
-      network.name, network.decides ? "yes" : "not yet", network.best ?? "the system's default", count(network.scored),
-    ]));
-}
-
 /** Whether an explanation is of a host without record, by what its networks know. */
 const isStranger = ({ host }) => !host.connections && !host.scored;
 
-function told(one, several) {
-  const { host, summary, networks, windows } = one;
-  const first = windows?.length > 0 && windowTable(windows);
-  if (isStranger(one)) {
-    return [el("p", { class: "summary" }, summary), networks?.length > 0 && networkTable(networks), first];
-  }
+/** Tables of what features know of a host, by their scripts. */
+function ofFeatures(one) {
+  const names = Object.keys(one).filter((name) => !OWN.includes(name));
+  return Promise.all(names.map((name) => import(`./${name}.js`).then((part) => part.explained(one[name]), () => null)));
+}
+
+async function told(one, several) {
+  const { host, summary } = one;
+  const more = await ofFeatures(one);
+  if (isStranger(one)) return [el("p", { class: "summary" }, summary), more];
   return [
     several && el("h2", {}, `Network namespace ${host.netns}`),
     el("p", { class: "summary" }, summary),
@@ -138,14 +110,14 @@ function told(one, several) {
     ]),
     host.arms.length ? armTable(host) : note("No arm has been chosen or measured yet."),
     host.arms.length > 0 && note("Cost in bits: one less is twice the rate. ± is the mean deviation."),
-    first,
+    more,
   ];
 }
 
 let chart = null;
 
 /** Tells the story of a host. */
-export async function story(address) {
+async function story(address) {
   const title = byId("host-title");
   if (title.textContent !== address) {
     title.textContent = address;
@@ -165,16 +137,16 @@ export async function story(address) {
       : null;
     return replace(byId("host"), fault(`${error.message}.`), hint);
   }
+  const texts = await Promise.all(found.map((one) => told(one, found.length > 1)));
   if (late()) return;
   // The record may cover a prefix; events bear its name.
   const name = found[0].host.address;
   if (found.every(isStranger)) {
     replace(byId("host-arms"));
     replace(byId("host-story"));
-    return replace(byId("host"), found.map((one) => told(one, false)).flat());
+    return replace(byId("host"), texts.flat());
   }
-  replace(byId("host"), name !== address && note(`Its record is that of ${name}.`),
-    found.map((one) => told(one, found.length > 1)).flat());
+  replace(byId("host"), name !== address && note(`Its record is that of ${name}.`), texts.flat());
   chart ??= new Arms(byId("host-arms"), name);
   chart.load();
   await connections(name, late);
@@ -197,3 +169,16 @@ async function connections(name, late) {
   replace(box, table(`The latest ${EVENTS} decisions and measurements, newest first`,
     [["Time"], ["Peer", "long"], ["Arm"], ["What happened"]], rows));
 }
+
+/** Fills a view. */
+export const show = (view, address) => (view === "host" ? story(address) : hosts(byId("sort").value));
+
+byId("sort").addEventListener("change", () => hosts(byId("sort").value));
+byId("search").addEventListener("submit", (event) => {
+  event.preventDefault();
+  const wanted = byId("address").value.trim();
+  const good = /^[0-9a-f.:/]+$/i.test(wanted);
+  byId("search-fault").textContent = good ? "" : `Expected an address such as 192.0.2.7 or 2001:db8::7.`;
+  if (good) location.hash = `host/${encodeURIComponent(wanted)}`;
+  else byId("address").focus();
+});
