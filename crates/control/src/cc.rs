@@ -22,7 +22,7 @@ mod rate;
 mod support;
 mod trace;
 
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsFd;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -34,7 +34,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use crate::error::{Context, Error, Result, bail};
 use crate::pins::{self, Locked, RecoverablePins, directory_entries, remove_file};
-use crate::{leftovers, links, privileges, system};
+use crate::{kernel_objects, links, privileges, system};
 
 pub use crate::error::Unavailable;
 pub use flows::{Usage, count_usage};
@@ -427,8 +427,9 @@ impl ControlPins {
 /// Detaches the link of pinned callbacks. Where the whole file system is read-only, maps alone can be
 /// opened.
 fn detach_by_callbacks(own: &Path) -> Result<usize> {
-    let id = leftovers::pinned_map(&own.join(OPS)).context("its callbacks cannot be opened")?;
-    leftovers::detach_found(|link| registers_map(link, id))
+    let id = kernel_objects::pinned_map(&own.join(OPS));
+    let id = id.context("its callbacks cannot be opened")?;
+    kernel_objects::detach_found(|link| registers_map(link, id))
 }
 
 /// Whether a link keeps the callbacks of a map registered.
@@ -484,19 +485,7 @@ fn swap_into(
     fail_point!("cc::linked");
     let mut ops = struct_ops_map(&mut object)?;
     fill_struct_ops(&mut ops, name)?;
-    // SAFETY: both descriptors are open for the whole call; no options are passed.
-    let failed = unsafe {
-        libbpf_rs::libbpf_sys::bpf_link_update(
-            link.as_fd().as_raw_fd(),
-            ops.as_fd().as_raw_fd(),
-            std::ptr::null(),
-        )
-    };
-    if failed != 0 {
-        return Err(std::io::Error::from_raw_os_error(-failed))
-            .with_context(|| format!("replacing {name}"));
-    }
-    Ok(())
+    links::update_link(link.as_fd(), ops.as_fd()).with_context(|| format!("replacing {name}"))
 }
 
 /// Fills the map of callbacks. libbpf does so only while attaching, and can update only links that

@@ -3,16 +3,15 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
-use libbpf_rs::libbpf_sys::{bpf_obj_get_info_by_fd, bpf_prog_info};
-use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Program, ProgramType};
+use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, ProgramType};
 use serde::{Deserialize, Serialize};
 use thalweg_bpf_objects::names::{dctcp, learn};
 
 use crate::cc::Control;
-use crate::error::{Context, Result};
+use crate::error::Result;
+use crate::kernel_objects::query_program;
 use crate::policy::Report;
 use crate::policy::history::History;
 use crate::{cc, links, pins, privileges};
@@ -114,14 +113,14 @@ pub fn running_programs(
     let mut programs = Vec::new();
     privileges::with_raised(|| {
         for id in ids.into_iter().filter(|id| *id != 0) {
-            match query_program(id, measured) {
+            match running_program(id, measured) {
                 Ok(found) => programs.extend(found.map(|(program, _)| program)),
                 Err(error) => unreadable.push(format!("program {id}: {error:#}")),
             }
         }
         for id in congestion {
             // Other numbers of the table are not programs, or not such.
-            if let Ok(Some((program, ProgramType::StructOps))) = query_program(id, measured) {
+            if let Ok(Some((program, ProgramType::StructOps))) = running_program(id, measured) {
                 programs.push(program);
             }
         }
@@ -157,31 +156,18 @@ fn words_of(path: &Path) -> Vec<u32> {
         .collect()
 }
 
-/// A program by its number, and its type; none if there is none.
-fn query_program(id: u32, measured: bool) -> Result<Option<(RunningProgram, ProgramType)>> {
-    let program = match Program::fd_from_id(id) {
-        Err(error) if error.kind() == libbpf_rs::ErrorKind::NotFound => return Ok(None),
-        program => program.context("opening it (CAP_SYS_ADMIN)")?,
-    };
-    let mut info = bpf_prog_info::default();
-    let mut bytes = size_of::<bpf_prog_info>() as u32;
-    // SAFETY: the descriptor is open, and the kernel writes at most `bytes` bytes.
-    let failed = unsafe {
-        bpf_obj_get_info_by_fd(program.as_raw_fd(), (&raw mut info).cast(), &raw mut bytes)
-    };
-    if failed != 0 {
-        return Err(std::io::Error::last_os_error()).context("asking about it");
-    }
-    let name: Vec<u8> = info.name.iter().map(|&byte| byte as u8).collect();
-    let end = name.iter().position(|&byte| byte == 0);
-    let name = String::from_utf8_lossy(&name[..end.unwrap_or(name.len())]).into_owned();
-    let running = RunningProgram {
-        name: whole_name(name),
-        id,
-        runs: measured.then_some(info.run_cnt),
-        run_time_ns: measured.then_some(info.run_time_ns),
-    };
-    Ok(Some((running, ProgramType::from(info.type_))))
+/// A program by its number; none if there is none.
+fn running_program(id: u32, measured: bool) -> Result<Option<(RunningProgram, ProgramType)>> {
+    let program = query_program(id)?;
+    Ok(program.map(|program| {
+        let running = RunningProgram {
+            name: whole_name(program.name),
+            id,
+            runs: measured.then_some(program.runs),
+            run_time_ns: measured.then_some(program.run_time_ns),
+        };
+        (running, program.kind)
+    }))
 }
 
 fn whole_name(name: String) -> String {

@@ -24,7 +24,7 @@ use crate::error::{Context, Error, Result, bail};
 use crate::links::{self, Attachment, LinkProblem, cgroup_path};
 use crate::object::{self, last_line, last_words, take_libbpf_log};
 use crate::pins::{self, Locked, RecoverablePins, directory_entries};
-use crate::{leftovers, privileges, system};
+use crate::{kernel_objects, privileges, system};
 use thalweg_units::printable;
 
 pub(crate) const DIRECTORY: &str = "sockops";
@@ -328,12 +328,12 @@ fn detach_links(own: &Path) -> Result<()> {
         return Ok(());
     }
     // Where the whole file system is read-only, maps alone can be opened.
-    let maps = leftovers::maps_below(own);
+    let maps = kernel_objects::maps_below(own);
     let is_own = |link: &LinkInfo| {
-        let used = || leftovers::map_ids_of(link.prog_id).unwrap_or_default();
+        let used = || kernel_objects::map_ids_of(link.prog_id).unwrap_or_default();
         matches!(link.info, LinkTypeInfo::Cgroup(_)) && used().iter().any(|id| maps.contains(id))
     };
-    let detached = leftovers::detach_found(is_own)?;
+    let detached = kernel_objects::detach_found(is_own)?;
     match detached {
         0 => bail!(NotFound, "no link is found by the maps of the object"),
         _ => Ok(()),

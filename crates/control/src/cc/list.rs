@@ -5,7 +5,6 @@ use std::fs::{self, File};
 use std::os::fd::AsFd;
 use std::path::Path;
 
-use libbpf_rs::query::LinkInfoIter;
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle};
 use nix::fcntl::{Flock, FlockArg};
 use serde::{Deserialize, Serialize};
@@ -17,7 +16,7 @@ use super::{
 use crate::attempts::Attempts;
 use crate::error::{Context, Result, bail};
 use crate::pins::{RecoverablePins, directory_entries, remove_file};
-use crate::{leftovers, links, privileges, system};
+use crate::{kernel_objects, links, privileges, system};
 
 /// `flags` of a congestion control: only for flows with ECN (net/tcp.h).
 const TCP_CONG_NEEDS_ECN: u32 = 2;
@@ -103,9 +102,8 @@ fn registered_map_id(own: &Path) -> Option<u32> {
         Ok(link) => map_of(&link?).ok()?.filter(|id| *id != 0),
         // Where the whole file system is read-only, maps alone can be opened.
         Err(_) => pinned_map_id(own).filter(|id| {
-            privileges::with_raised(|| {
-                LinkInfoIter::default().any(|link| registers_map(&link, *id))
-            })
+            let mut links = kernel_objects::all_links().into_iter();
+            links.any(|link| registers_map(&link, *id))
         }),
     }
 }
@@ -172,7 +170,7 @@ fn is_locked(directory: &Path) -> bool {
 
 /// The number of the pinned map of callbacks.
 fn pinned_map_id(own: &Path) -> Option<u32> {
-    leftovers::pinned_map(&own.join(OPS))
+    kernel_objects::pinned_map(&own.join(OPS))
 }
 
 /// Pins callbacks whose pin is gone and that are registered still, and registers those whose link is

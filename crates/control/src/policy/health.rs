@@ -17,7 +17,7 @@ use super::pins::{HEAD, PROGRAM, Pins};
 use super::{OWN, PolicyPaths, SHARED};
 use crate::error::{Context, Error, Result, bail};
 use crate::links::{Attachment, LinkProblem};
-use crate::{leftovers, links, pins, privileges};
+use crate::{kernel_objects, links, pins, privileges};
 
 /// Longest name of a map in the kernel (linux/bpf.h, BPF_OBJ_NAME_LEN, less the final 0).
 const NAME_MAX: usize = 15;
@@ -272,7 +272,7 @@ fn missing_pins(pins: &Pins, linked: &Linked) -> Vec<MapPin> {
 /// Pins that are there and are other maps than those of the policy's program.
 fn replaced_pins(pins: &Pins, linked: &Linked) -> Vec<MapPin> {
     let used = maps_of(linked.pinned.unwrap_or(linked.runs));
-    let id_of = |map: &MapHandle| leftovers::map_id(map.as_fd());
+    let id_of = |map: &MapHandle| kernel_objects::map_id(map.as_fd());
     let mut all = map_pins(pins, linked);
     all.retain(|(path, name)| {
         let own = find_map(&used, name).and_then(id_of);
@@ -392,7 +392,7 @@ fn find_map<'a>(used: &'a [MapHandle], name: &str) -> Option<&'a MapHandle> {
 
 /// The maps of a loaded program.
 fn maps_of(program: u32) -> Vec<MapHandle> {
-    let ids = leftovers::map_ids_of(program).unwrap_or_default();
+    let ids = kernel_objects::map_ids_of(program).unwrap_or_default();
     privileges::with_raised(|| {
         let maps = ids.into_iter().map(MapHandle::from_map_id);
         maps.filter_map(Result::ok).collect()

@@ -12,7 +12,7 @@ use thalweg_policy::{Group, Selector};
 use crate::containers::{self, Container};
 use crate::error::{Context, Error, Result};
 use crate::pins::remove_file;
-use crate::{leftovers, links, object, system};
+use crate::{kernel_objects, links, object, system};
 
 /// Start of the names of their pins.
 const PIN: &str = "cgroup_";
@@ -173,8 +173,8 @@ fn pin_name(bit: u32, id: u64) -> String {
 /// Whether a link runs a program that writes to a map of marks. One that may not be looked at counts.
 fn is_marking(link: &Link, marks: BorrowedFd<'_>) -> bool {
     let program = link.info().map(|info| info.prog_id).unwrap_or_default();
-    let used = leftovers::map_ids_of(program);
-    match (used, leftovers::map_id(marks)) {
+    let used = kernel_objects::map_ids_of(program);
+    match (used, kernel_objects::map_id(marks)) {
         (Some(used), Some(marks)) => used.contains(&marks),
         _ => true,
     }
