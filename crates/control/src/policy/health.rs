@@ -198,12 +198,8 @@ fn unknown_names(place: &PolicyPaths, own: &Path, compiled: &Compiled) -> Result
 
 /// Whether rules of the policy in force name cgroups, and were applied for another cgroup of the agent.
 fn is_for_other_cgroup(place: &PolicyPaths, history: &History) -> Result<bool> {
-    let pins = Pins::at(&place.pin);
-    let head = pins.running_policy()?.and_then(|running| running.head);
-    let Some(head) = head.filter(super::names_cgroups) else {
-        return Ok(false);
-    };
-    let Ok(compiled) = history.compile_entry(head.generation) else {
+    let tables = history.running_tables(&Pins::at(&place.pin))?;
+    let Some((head, compiled)) = tables.filter(|(head, _)| super::names_cgroups(head)) else {
         return Ok(false);
     };
     let marks = Marks::find_cgroups(&place.cgroup, &compiled.cgroups, &mut Vec::new())?;
