@@ -28,7 +28,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use libbpf_rs::query::{LinkInfo, LinkTypeInfo};
-use libbpf_rs::{Link, MapCore, MapHandle, MapMut, MapType, Object};
+use libbpf_rs::{Link, MapCore, MapMut, MapType, Object};
 use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
@@ -279,10 +279,7 @@ impl RecoverablePins for ControlPins {
             let new = self.0.directory.join(&file);
             let registered = Link::open(new.join(LINK)).ok();
             let registered = registered.as_ref().map(map_of).transpose()?.flatten();
-            let pinned = MapHandle::from_pinned_path(new.join(OPS))
-                .ok()
-                .and_then(|map| map.info().ok())
-                .map(|info| info.info.id);
+            let pinned = kernel_objects::pinned_map(&new.join(OPS));
             if registered.is_some() && registered == pinned {
                 self.put_in_place(name)?;
             } else {
@@ -343,12 +340,8 @@ impl ControlPins {
             );
         }
         let new = self.new_of(name);
-        let loaded = load_into(&new, program, name, support);
-        if loaded.is_err() {
-            // Only the first error matters.
-            let _ = remove_version_pins(&new);
-        }
-        loaded?;
+        // Only the first error matters.
+        load_into(&new, program, name, support).inspect_err(|_| drop(remove_version_pins(&new)))?;
         self.put_in_place(name)
     }
 
@@ -359,12 +352,9 @@ impl ControlPins {
         }
         let link = Link::open(&path).with_context(|| format!("opening {}", path.display()))?;
         let new = self.new_of(name);
-        let swapped = swap_into(&new, &link, program, name, support);
-        if swapped.is_err() {
-            // Only the first error matters.
-            let _ = remove_version_pins(&new);
-        }
-        swapped?;
+        // Only the first error matters.
+        swap_into(&new, &link, program, name, support)
+            .inspect_err(|_| drop(remove_version_pins(&new)))?;
         self.put_in_place(name)
     }
 
@@ -510,15 +500,13 @@ fn pin_maps(object: &mut Object, directory: &Path) -> Result<()> {
     pins::create_directory(directory, false)?;
     let mark = directory.join(WANTED);
     symlink("nothing", &mark).with_context(|| format!("making {}", mark.display()))?;
-    for mut map in object.maps_mut() {
+    for map in object.maps_mut() {
         let file = if map.map_type() == MapType::StructOps {
             OPS.to_owned()
         } else {
             format!("{MAP}{}", map.name().to_string_lossy().replace('.', "_"))
         };
-        let path = directory.join(file);
-        map.pin(&path)
-            .with_context(|| format!("pinning {}", path.display()))?;
+        links::pin_object(map.as_fd(), &directory.join(file))?;
         fail_point!("cc::map");
     }
     Ok(())
@@ -534,10 +522,7 @@ fn map_of(link: &Link) -> Result<Option<u32>> {
 
 /// Names that are loaded or draining, in order.
 fn control_names(directory: &Path) -> Result<Vec<String>> {
-    let mut names = directory_entries(directory)?;
-    names.retain(|name| !name.ends_with(NEW));
-    names.sort();
-    Ok(names)
+    pins::entries_without(NEW, directory)
 }
 
 /// Removes the pins of a version, its mark first.

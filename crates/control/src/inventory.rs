@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, ProgramType};
 use serde::{Deserialize, Serialize};
@@ -97,10 +97,18 @@ pub fn running_programs(
 ) -> Vec<RunningProgram> {
     let mut ids = BTreeSet::new();
     let mut congestion = BTreeSet::new();
-    for path in files_below(pin, DEPTH) {
-        match path.file_name().and_then(|name| name.to_str()) {
-            Some(cc::OPS) => congestion.extend(words_of(&path)),
-            Some(name) if name.contains("link") || name.starts_with("cgroup_") => {
+    let files = pins::directories_below(pin, DEPTH)
+        .into_iter()
+        .flat_map(|directory| {
+            let names = pins::directory_entries(&directory).unwrap_or_default();
+            names
+                .into_iter()
+                .map(move |name| (directory.join(&name), name))
+        });
+    for (path, name) in files {
+        match name.as_str() {
+            cc::OPS => congestion.extend(words_of(&path)),
+            name if name.contains("link") || name.starts_with("cgroup_") => {
                 // The program may have been removed meanwhile.
                 let link = Link::open(&path).ok();
                 let link =
@@ -127,20 +135,6 @@ pub fn running_programs(
     });
     programs.sort();
     programs
-}
-
-/// Files below a directory.
-fn files_below(directory: &Path, depth: usize) -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    for entry in pins::directory_entries(directory).unwrap_or_default() {
-        let path = directory.join(entry);
-        match fs::symlink_metadata(&path) {
-            Ok(about) if about.is_dir() && depth > 0 => found.extend(files_below(&path, depth - 1)),
-            Ok(about) if about.is_file() => found.push(path),
-            _ => {}
-        }
-    }
-    found
 }
 
 /// Numbers in a table of callbacks that may be programs: the kernel shows each callback as the

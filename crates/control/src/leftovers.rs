@@ -158,32 +158,26 @@ fn find_holder(program: u32) -> Option<u32> {
     })
 }
 
+/// Directories of the BPF file systems that can be seen, as deep as pins are searched for.
+fn seen_directories() -> impl Iterator<Item = PathBuf> {
+    let mounts = system::bpffs_mounts().into_iter();
+    mounts.flat_map(|mount| pins::directories_below(&mount, DEPTH))
+}
+
 /// The learner's links that are pinned in a BPF file system that can be seen, and their directories.
 fn pinned_links() -> BTreeMap<u32, PathBuf> {
     let mut found = BTreeMap::new();
-    for mount in system::bpffs_mounts() {
-        find_pinned_links(&mount, DEPTH, &mut found);
-    }
-    found
-}
-
-fn find_pinned_links(directory: &Path, depth: usize, found: &mut BTreeMap<u32, PathBuf>) {
-    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
-    for entry in entries {
-        let path = entry.path();
-        let is_link = LINKS.iter().any(|(_, file, _)| entry.file_name() == *file);
-        match entry.file_type() {
-            Ok(kind) if kind.is_dir() && depth > 0 => find_pinned_links(&path, depth - 1, found),
-            Ok(kind) if kind.is_file() && is_link => {
-                // An object of others may have a program of that name.
-                let link = Link::open(&path).and_then(|link| link.info()).ok();
-                let link =
-                    link.filter(|info| name_of(info.prog_id).is_none_or(|name| is_own_name(&name)));
-                found.extend(link.map(|info| (info.id, directory.to_owned())));
-            }
-            _ => {}
+    for directory in seen_directories() {
+        let files = LINKS.map(|(_, file, _)| directory.join(file)).into_iter();
+        for path in files.filter(|path| path.is_file()) {
+            let info = Link::open(path).and_then(|link| link.info()).ok();
+            // An object of others may have a program of that name.
+            let own =
+                info.filter(|info| name_of(info.prog_id).is_none_or(|name| is_own_name(&name)));
+            found.extend(own.map(|info| (info.id, directory.clone())));
         }
     }
+    found
 }
 
 /// Numbers of the maps that an agent has pinned below its directory; another's may lie below, too.
@@ -215,22 +209,8 @@ fn unclaimed_beside(own: &BTreeSet<u32>) -> impl Fn(&LinkInfo) -> bool {
 /// a policy, a congestion control or a sockops object alone.
 pub fn pin_directories() -> BTreeSet<PathBuf> {
     let mut found: BTreeSet<PathBuf> = pinned_links().into_values().collect();
-    for mount in system::bpffs_mounts() {
-        search_without_agent(&mount, DEPTH, &mut found);
-    }
+    found.extend(seen_directories().filter(|directory| needs_no_agent(directory)));
     found
-}
-
-fn search_without_agent(directory: &Path, depth: usize, found: &mut BTreeSet<PathBuf>) {
-    if needs_no_agent(directory) {
-        found.insert(directory.to_owned());
-    }
-    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
-    for entry in entries {
-        if depth > 0 && entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-            search_without_agent(&entry.path(), depth - 1, found);
-        }
-    }
 }
 
 /// Whether a directory has pins of a policy, a congestion control or a sockops object. Other programs
@@ -266,10 +246,9 @@ pub fn detach_policies(pin: &Path, cgroup: &Path) -> Result<usize> {
         return Ok(0);
     }
     // A policy that another process applies is attached before it is pinned.
-    let existing = pin.ancestors().find(|path| path.exists());
-    let lock = existing
-        .filter(|path| system::has_pins(path))
-        .and_then(|_| Locked::create(&pin.join(policy::DIRECTORY)).ok());
+    let lock = system::has_pins(system::existing_part(pin))
+        .then(|| Locked::create(&pin.join(policy::DIRECTORY)).ok())
+        .flatten();
     let lost = lost_policies(pin, cgroup);
     let detached = lost.iter().try_for_each(|link| {
         detach_link(*link).with_context(|| format!("a policy without a pin (link {link})"))

@@ -13,7 +13,7 @@ use super::{
     BUILT_IN, ControlPins, DIRECTORY, LINK, LoadedModel, MAP, NEW, OPS, Support, Usage, WANTED,
     check_kernel_support, control_names, count_usage, map_of, rate, registers_map,
 };
-use crate::attempts::Attempts;
+use crate::attempts::{Attempts, confirm_faults};
 use crate::error::{Context, Result, bail};
 use crate::pins::{RecoverablePins, directory_entries, remove_file};
 use crate::{kernel_objects, links, privileges, system};
@@ -113,12 +113,7 @@ fn registered_map_id(own: &Path) -> Option<u32> {
 /// # Errors
 /// [`crate::Error`] if pins cannot be read.
 pub fn find_problems(pin: &Path) -> Result<Vec<String>> {
-    let directory = pin.join(DIRECTORY);
-    // Another process may be unloading one at this moment.
-    match problems_in(&directory)?.is_empty() {
-        true => Ok(Vec::new()),
-        false => problems_in(&directory),
-    }
+    confirm_faults(|| problems_in(&pin.join(DIRECTORY)))
 }
 
 fn problems_in(directory: &Path) -> Result<Vec<String>> {

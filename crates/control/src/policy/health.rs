@@ -15,6 +15,7 @@ use super::history::{History, Outcome};
 use super::marks::Marks;
 use super::pins::{HEAD, PROGRAM, Pins};
 use super::{OWN, PolicyPaths, SHARED};
+use crate::attempts::confirm_faults;
 use crate::error::{Context, Error, Result, bail};
 use crate::links::{Attachment, LinkProblem};
 use crate::{kernel_objects, links, pins, privileges};
@@ -41,12 +42,7 @@ struct Linked {
 /// # Errors
 /// Files of the history that cannot be read.
 pub fn find_problems(place: &PolicyPaths, history: &History) -> Result<Vec<String>> {
-    // Another process may be applying one at this moment.
-    let first = compare_state(place, history)?;
-    if first.is_empty() {
-        return Ok(first);
-    }
-    compare_state(place, history)
+    confirm_faults(|| compare_state(place, history))
 }
 
 fn compare_state(place: &PolicyPaths, history: &History) -> Result<Vec<String>> {

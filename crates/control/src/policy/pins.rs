@@ -9,7 +9,7 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle, Program};
 use thalweg_bpf_types::{from_bytes, raw};
 
 use crate::error::{Context, Result, bail};
-use crate::pins::{Locked, create_directory, numbered_entries, remove_file};
+use crate::pins::{Locked, create_directory, numbered_entries, remove_file, remove_if_empty};
 use crate::{learner, links, system};
 
 /// Name of the directory below the agent's pins.
@@ -89,7 +89,7 @@ impl Pins {
     pub fn clear_unwanted(&self) {
         if fs::remove_dir(self.unwanted_path()).is_ok() {
             // If it is not empty, other objects are in it.
-            let _ = fs::remove_dir(&self.agent);
+            remove_if_empty(&self.agent);
         }
     }
 
@@ -127,19 +127,12 @@ impl Pins {
     /// Creates the directory of a policy, and removes the rest of an interrupted application.
     pub fn start_generation(&self, generation: u32) -> Result<()> {
         self.remove_generation(generation)?;
-        let path = self.generation_path(generation);
-        fs::create_dir(&path).with_context(|| format!("creating {}", path.display()))
+        create_directory(&self.generation_path(generation), false)
     }
 
     /// Creates the directory of the shared maps.
     pub fn start_shared(&self) -> Result<()> {
-        let path = self.shared_directory();
-        match fs::create_dir(&path) {
-            Err(error) if error.kind() != ErrorKind::AlreadyExists => {
-                Err(error).with_context(|| format!("creating {}", path.display()))
-            }
-            _ => Ok(()),
-        }
+        create_directory(&self.shared_directory(), true)
     }
 
     /// Directories of policies, by number.
@@ -264,7 +257,7 @@ impl Pins {
         if !learner::is_attached(&self.agent) {
             remove_file(&self.owned_path())?;
             // If it is not empty, other objects are in it.
-            let _ = fs::remove_dir(&self.agent);
+            remove_if_empty(&self.agent);
         }
         Ok(running)
     }
@@ -291,15 +284,9 @@ fn is_number(path: &Path) -> bool {
 
 /// Removes a pin, or a directory of them.
 fn remove_tree(path: &Path) -> Result<()> {
-    let entries = match fs::read_dir(path) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
-        Err(error) if error.kind() == ErrorKind::NotADirectory => {
-            return remove_file(path);
-        }
-        entries => entries.with_context(|| format!("reading {}", path.display()))?,
-    };
-    for entry in entries.flatten() {
-        remove_tree(&entry.path())?;
+    match fs::remove_dir_all(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        Err(error) if error.kind() == ErrorKind::NotADirectory => remove_file(path),
+        removed => removed.with_context(|| format!("removing {}", path.display())),
     }
-    fs::remove_dir(path).with_context(|| format!("removing {}", path.display()))
 }
