@@ -123,23 +123,18 @@ impl Client {
         path: &str,
         body: Option<(Box<dyn Read + Send>, u64)>,
     ) -> Result<Reply> {
+        let ask = |body, timeout| -> Result<_> {
+            let connection = self.connect_agent()?;
+            Ok(connection.send_request(method, path, body, timeout))
+        };
         let mut answer = match method {
-            "GET" => {
-                let first = self
-                    .connect_agent()?
-                    .send_request(method, path, None, TIMEOUT);
-                match first {
-                    // A connection ends unanswered where the agent goes on with another
-                    // configuration. Its next session answers.
-                    Err(error) if error.kind() == ErrorKind::UnexpectedEof => self
-                        .connect_agent()?
-                        .send_request(method, path, None, TIMEOUT)?,
-                    first => first?,
-                }
-            }
-            _ => self
-                .connect_agent()?
-                .send_request(method, path, body, LONG_TIMEOUT)?,
+            "GET" => match ask(None, TIMEOUT)? {
+                // A connection ends unanswered where the agent goes on with another configuration.
+                // Its next session answers.
+                Err(error) if error.kind() == ErrorKind::UnexpectedEof => ask(None, TIMEOUT)??,
+                first => first?,
+            },
+            _ => ask(body, LONG_TIMEOUT)??,
         };
         answer.set_timeout(Some(TIMEOUT));
         let (status, reason) = (answer.status, answer.reason);
@@ -232,6 +227,18 @@ pub fn check_pins_last(pin: &Path) -> anyhow::Result<()> {
         thalweg_terminal::output::print_warning(&doubt);
     }
     Ok(())
+}
+
+/// A resource with those parameters that have a value.
+pub fn with_query(path: &str, parameters: &[(&str, Option<&str>)]) -> String {
+    let given = parameters
+        .iter()
+        .filter_map(|(name, value)| Some((name, (*value)?)));
+    let given = given.map(|(name, value)| format!("{name}={}", percent_encode(value)));
+    match given.collect::<Vec<_>>().join("&") {
+        query if query.is_empty() => path.to_owned(),
+        query => format!("{path}?{query}"),
+    }
 }
 
 /// Text encoded as one segment or query value of a path.

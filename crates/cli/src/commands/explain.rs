@@ -7,6 +7,7 @@ use thalweg_terminal::output::{self, milliseconds_text, percent_text, rate_text,
 use thalweg_units::figures::three_digits;
 use thalweg_units::printable;
 
+use super::hosts::where_measured;
 use super::{events, networks, windows};
 use crate::client::percent_encode;
 use crate::options::{Global, parse_host};
@@ -121,13 +122,7 @@ fn explanation_text(explanation: &Explanation, several: bool) -> String {
 }
 
 fn arm_row(arm: &HostArm, best: Option<&str>) -> Vec<String> {
-    let measured = |text: String| {
-        if arm.evidence > 0.0 {
-            text
-        } else {
-            "-".to_owned()
-        }
-    };
+    let measured = |text| where_measured(arm.evidence, text);
     let mark = if best == Some(arm.arm.as_str()) {
         " *"
     } else if arm.harmful {

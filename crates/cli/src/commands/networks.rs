@@ -7,7 +7,8 @@ use thalweg_terminal::output::{self, percent_text, rate_text};
 use thalweg_units::figures::three_digits;
 use thalweg_units::printable;
 
-use crate::options::Global;
+use super::hosts::where_measured;
+use crate::options::{Global, value_name};
 
 /// Options of `networks`.
 #[derive(Debug, Args)]
@@ -44,33 +45,17 @@ enum Level {
     FleetNamed,
 }
 
-impl Level {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Prefix => "prefix",
-            Self::Named => "named",
-            Self::Service => "service",
-            Self::Namespace => "namespace",
-            Self::FleetPrefix => "fleet-prefix",
-            Self::FleetNamed => "fleet-named",
-        }
-    }
-}
-
 /// Lists what is known of networks.
 pub fn run(global: &Global, options: &Options) -> Result<()> {
     let mut found: Networks = global.agent_client()?.get("/v1/networks")?;
-    let networks = &mut found.networks;
-    if let Some(level) = options.level {
-        networks.retain(|network| network.level == level.name());
+    let (networks, limits) = (&mut found.networks, &mut found.limits);
+    if let Some(level) = options.level.map(value_name) {
+        networks.retain(|network| network.level == level);
+        limits.retain(|network| network.level == level);
     }
     networks.retain(|network| network.decides || !options.decides);
     let most = options.limit.unwrap_or(usize::MAX);
     networks.truncate(most);
-    let limits = &mut found.limits;
-    if let Some(level) = options.level {
-        limits.retain(|network| network.level == level.name());
-    }
     limits.truncate(most);
     output::show_value(&global.format, &found, || {
         match (options.limits, &found.limits_untold) {
@@ -138,7 +123,7 @@ fn percent_of(share: f64) -> String {
     format!("{:.0} %", 100.0 * share)
 }
 
-fn with_container(name: &str, container: Option<&str>) -> String {
+pub(super) fn with_container(name: &str, container: Option<&str>) -> String {
     match container {
         Some(container) => format!("{name} ({})", printable(container)),
         None => name.to_owned(),
@@ -205,10 +190,7 @@ fn arm_cells(network: &Network, arm: &NetworkArm) -> Vec<String> {
     };
     let time = 100.0 * (arm.difference_bits.exp2() - 1.0);
     let error = 100.0 * (arm.error_bits.exp2() - 1.0);
-    let known = |text: String| match arm.evidence > 0.0 {
-        true => text,
-        false => "-".to_owned(),
-    };
+    let known = |text| where_measured(arm.evidence, text);
     vec![
         format!("{}{mark}", arm.arm),
         percent_text(arm.next_probability),

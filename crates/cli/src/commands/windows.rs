@@ -5,8 +5,9 @@ use clap::Args;
 use thalweg_agent::view::{WindowArm, WindowNetwork, Windows};
 use thalweg_terminal::output::{self, percent_text};
 use thalweg_units::figures::three_digits;
-use thalweg_units::printable;
 
+use super::hosts::where_measured;
+use super::networks::with_container;
 use crate::options::Global;
 
 /// Options of `windows`.
@@ -63,10 +64,7 @@ pub fn windows_table(networks: &[WindowNetwork]) -> String {
 }
 
 fn network_cells(network: &WindowNetwork) -> Vec<String> {
-    let name = match &network.container {
-        Some(container) => format!("{} ({})", network.name, printable(container)),
-        None => network.name.clone(),
-    };
+    let name = with_container(&network.name, network.container.as_deref());
     vec![name, network.decided.to_string()]
 }
 
@@ -80,10 +78,7 @@ fn window_cells(network: &WindowNetwork, window: &WindowArm) -> Vec<String> {
     };
     let time = 100.0 * (window.difference_bits.exp2() - 1.0);
     let error = 100.0 * (window.error_bits.exp2() - 1.0);
-    let known = |text: String| match window.evidence > 0.0 {
-        true => text,
-        false => "-".to_owned(),
-    };
+    let known = |text| where_measured(window.evidence, text);
     vec![
         format!("{}{mark}", window.segments),
         percent_text(window.next_probability),
