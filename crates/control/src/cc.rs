@@ -205,19 +205,16 @@ pub fn drain(pin: &Path, name: &str, mut progress: impl FnMut(Usage)) -> Result<
 
 /// Numbers of connections and listeners in words.
 pub fn describe_sockets(used: Usage) -> String {
-    let counted = |number: u64, what: &str| match number {
+    let counts = [(used.flows, "connection"), (used.listeners, "listener")];
+    let counted = counts.map(|(number, what)| match number {
         1 => format!("1 {what}"),
         number => format!("{number} {what}s"),
-    };
-    let flows = counted(used.flows, "connection");
-    if used.listeners == 0 {
-        return flows;
+    });
+    match (used.flows, used.listeners) {
+        (_, 0) => counted[0].clone(),
+        (0, _) => counted[1].clone(),
+        _ => counted.join(" and "),
     }
-    let listeners = counted(used.listeners, "listener");
-    if used.flows == 0 {
-        return listeners;
-    }
-    format!("{flows} and {listeners}")
 }
 
 fn used_by(name: &str) -> Result<Usage> {

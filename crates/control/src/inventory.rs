@@ -11,18 +11,17 @@ use thalweg_bpf_objects::names::{dctcp, learn};
 
 use crate::cc::Control;
 use crate::error::Result;
-use crate::kernel_objects::query_program;
+use crate::kernel_objects::{kept_name, query_program};
 use crate::policy::Report;
 use crate::policy::history::History;
 use crate::{cc, links, pins, privileges};
 
-/// Names that the kernel cuts off, which keeps 15 bytes (linux/bpf.h, BPF_OBJ_NAME_LEN).
+/// Names that the kernel cuts off.
 const LONG_NAMES: [&str; 3] = [
     learn::programs::LEARN_SETSOCKOPT,
     dctcp::programs::DCTCP_IN_ACK_EVENT,
     dctcp::programs::DCTCP_CWND_EVENT,
 ];
-const NAME_MAX: usize = 15;
 /// Deepest directory of pins below the agent's: `cc/NAME`.
 const DEPTH: usize = 2;
 /// Where the kernel says whether it measures programs.
@@ -165,9 +164,7 @@ fn running_program(id: u32, measured: bool) -> Result<Option<(RunningProgram, Pr
 }
 
 fn whole_name(name: String) -> String {
-    let whole = LONG_NAMES
-        .iter()
-        .find(|long| long.get(..NAME_MAX) == Some(&name));
+    let whole = LONG_NAMES.iter().find(|long| kept_name(long) == name);
     whole.map_or(name, |long| (*long).to_owned())
 }
 
@@ -180,7 +177,7 @@ mod tests {
         assert_eq!(whole_name("learn_setsockop".into()), "learn_setsockopt");
         assert_eq!(whole_name("learn_sockops".into()), "learn_sockops");
         assert_eq!(whole_name(String::new()), "");
-        let cut: BTreeSet<&str> = LONG_NAMES.iter().map(|long| &long[..NAME_MAX]).collect();
+        let cut: BTreeSet<&str> = LONG_NAMES.iter().map(|long| kept_name(long)).collect();
         assert_eq!(cut.len(), LONG_NAMES.len());
     }
 

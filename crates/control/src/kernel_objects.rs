@@ -16,6 +16,14 @@ use crate::{privileges, system};
 /// Most maps of a program (linux/bpf.h, MAX_USED_MAPS).
 const MAPS_MAX: usize = 64;
 
+/// Longest name of a program or a map (linux/bpf.h, BPF_OBJ_NAME_LEN, less the final 0).
+pub(crate) const NAME_MAX: usize = 15;
+
+/// A name as far as the kernel keeps it.
+pub(crate) fn kept_name(name: &str) -> &str {
+    &name[..name.len().min(NAME_MAX)]
+}
+
 /// A program in the kernel.
 pub(crate) struct LoadedProgram {
     pub name: String,

@@ -14,13 +14,14 @@ use thalweg_bpf_objects::names::{learn, learn_clamp, learn_open};
 
 use crate::error::{Context, Result};
 use crate::kernel_objects::{
-    all_links, detach_link, map_ids_of, maps_below, maps_of_directories, name_of, pinned_map,
+    all_links, detach_link, kept_name, map_ids_of, maps_below, maps_of_directories, name_of,
+    pinned_map,
 };
 use crate::learner::LINKS;
 use crate::pins::Locked;
 use crate::{cc, links, pins, policy, privileges, sockops, system};
 
-/// The learner's programs, as far as the kernel keeps a name (linux/bpf.h, BPF_OBJ_NAME_LEN).
+/// The learner's programs.
 const PROGRAMS: [&str; 5] = [
     learn::programs::LEARN_SOCKOPS,
     learn::programs::LEARN_SETSOCKOPT,
@@ -28,7 +29,6 @@ const PROGRAMS: [&str; 5] = [
     learn_open::programs::LEARN_OPEN,
     learn_clamp::programs::LEARN_CLAMP,
 ];
-const NAME_MAX: usize = 15;
 /// Deepest directory of a BPF file system that is searched for pins.
 const DEPTH: usize = 4;
 /// The kernel frees programs a little after their last user has gone.
@@ -121,8 +121,7 @@ impl Learner {
 }
 
 fn is_own_name(name: &str) -> bool {
-    let cut = |own: &str| own[..own.len().min(NAME_MAX)] == *name;
-    PROGRAMS.into_iter().any(cut)
+    PROGRAMS.into_iter().any(|own| kept_name(own) == name)
 }
 
 fn program_names() -> BTreeMap<u32, String> {

@@ -200,16 +200,7 @@ pub fn create_link(
     cgroup: &File,
     hook: bpf_attach_type,
 ) -> Result<OwnedFd> {
-    // SAFETY: both descriptors are open for the whole call; no options are passed.
-    let fd = unsafe {
-        libbpf_sys::bpf_link_create(
-            program.as_raw_fd(),
-            cgroup.as_raw_fd(),
-            hook,
-            std::ptr::null(),
-        )
-    };
-    owned_link(fd)
+    make_link(program, cgroup.as_raw_fd(), hook)
 }
 
 /// A new link that registers callbacks of the kernel's (`struct_ops`).
@@ -217,20 +208,14 @@ pub fn create_link(
 /// # Errors
 /// The kernel's.
 pub fn create_struct_ops(map: BorrowedFd<'_>) -> Result<OwnedFd> {
-    // SAFETY: the descriptor is open for the whole call; there is no target, and no options are passed.
-    let fd = unsafe {
-        libbpf_sys::bpf_link_create(
-            map.as_raw_fd(),
-            0,
-            libbpf_sys::BPF_STRUCT_OPS,
-            std::ptr::null(),
-        )
-    };
-    owned_link(fd)
+    // There is no target.
+    make_link(map, 0, libbpf_sys::BPF_STRUCT_OPS)
 }
 
-/// The descriptor of a new link.
-fn owned_link(fd: i32) -> Result<OwnedFd> {
+fn make_link(object: BorrowedFd<'_>, target: i32, hook: bpf_attach_type) -> Result<OwnedFd> {
+    // SAFETY: the object is open for the whole call, and the target only read; no options are passed.
+    let fd =
+        unsafe { libbpf_sys::bpf_link_create(object.as_raw_fd(), target, hook, std::ptr::null()) };
     let fd = check_outcome(fd).context("making a link")?;
     // SAFETY: fd is a fresh descriptor that nobody else owns.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })

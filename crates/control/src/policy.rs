@@ -38,7 +38,7 @@ use history::History;
 use marks::Marks;
 
 use crate::error::{Context, Result};
-use crate::pins::{Locked, remove_file};
+use crate::pins::{Locked, create_directory, remove_file};
 use crate::{learner, links, memory, object, privileges, system};
 pub use pins::DIRECTORY;
 use pins::{HEAD, PROGRAM, Pins, RunningPolicy};
@@ -129,7 +129,7 @@ impl PolicyPaths {
             learner::attached_learner(&self.pin, &self.cgroup()?)?;
         }
         let pins = Pins::create(&self.pin)?;
-        pins.start_shared()?;
+        create_directory(&pins.shared_directory(), true)?;
         let mut notes: Vec<String> = compiled
             .resolve_namespaces(|namespace| cookie_of(namespace).ok())
             .into_iter()
@@ -196,9 +196,7 @@ impl PolicyPaths {
         applied.reached = Some(existing.visit_connections());
         Ok(applied)
     }
-}
 
-impl PolicyPaths {
     fn cgroup(&self) -> Result<File> {
         links::open_cgroup(&self.cgroup)
     }
@@ -297,8 +295,8 @@ impl Prepared {
             // It remembers flows that started under it, in both directions; perhaps not yet earlier
             // ones.
             Some(head) if head.stages & ASKED != 0 => {
-                let swap = self.pins.generation_path(head.generation).join(maps::SWAP);
-                let until_ns = MapHandle::from_pinned_path(swap)?.lookup(&key, MapFlags::ANY)?;
+                let swap = self.pins.open_map(head.generation, maps::SWAP)?;
+                let until_ns = swap.lookup(&key, MapFlags::ANY)?;
                 until_ns.context("the map of the last swap is empty")?
             }
             _ => {
@@ -347,8 +345,7 @@ pub fn refresh_arm_sets(
     let Some((head, compiled)) = tables.filter(|(_, it)| !it.arm_sets.is_empty()) else {
         return Ok(());
     };
-    let map =
-        MapHandle::from_pinned_path(pins.generation_path(head.generation).join(maps::ARM_SETS))?;
+    let map = pins.open_map(head.generation, maps::ARM_SETS)?;
     write_arm_sets(&map, &compiled.arm_sets, number)
 }
 
@@ -379,7 +376,7 @@ pub fn refresh_cgroups(place: &PolicyPaths, history: &History) -> Result<Vec<Pat
     };
     let marks = Marks::find_cgroups(&place.cgroup, &compiled.cgroups, &mut Vec::new())?;
     let directory = pins.generation_path(head.generation);
-    let shared = MapHandle::from_pinned_path(directory.join(maps::MARKS))?;
+    let shared = pins.open_map(head.generation, maps::MARKS)?;
     marks.attach_programs(shared.as_fd(), &directory)
 }
 

@@ -248,14 +248,11 @@ pub fn scan_controls(pin: &Path) -> Result<Vec<Control>> {
     let with_model = (rate::NAME, "the learned rate controller: load a model");
     let built_in = BUILT_IN.map(|(name, _, what)| (name, what));
     for (name, what) in built_in.into_iter().chain([with_model]) {
-        let control = match &support {
-            Ok(_) => plain(name.to_owned(), State::Loadable, Some(what.to_owned())),
-            Err(why) => plain(
-                name.to_owned(),
-                State::Unavailable,
-                Some(why.reason().to_owned()),
-            ),
+        let (state, note) = match &support {
+            Ok(_) => (State::Loadable, what),
+            Err(why) => (State::Unavailable, why.reason()),
         };
+        let control = plain(name.to_owned(), state, Some(note.to_owned()));
         all.insert(name.to_owned(), control);
     }
     for name in system::available_ccs()? {
@@ -263,10 +260,8 @@ pub fn scan_controls(pin: &Path) -> Result<Vec<Control>> {
     }
     for name in control_names(&directory)? {
         let own = directory.join(&name);
-        let flags = support
-            .as_ref()
-            .ok()
-            .and_then(|support| loaded_flags(&own, support));
+        let support = support.as_ref().ok();
+        let flags = support.and_then(|support| loaded_flags(&own, support));
         let state = read_state(&own);
         let lost = "no longer registered; without an agent, unload it and load it again";
         let note = (state == State::Lost).then(|| lost.to_owned());
@@ -292,13 +287,9 @@ pub fn scan_controls(pin: &Path) -> Result<Vec<Control>> {
 /// Names of loaded congestion controls that work only for flows with ECN.
 pub fn needing_ecn(pin: &Path) -> BTreeSet<String> {
     let directory = pin.join(DIRECTORY);
-    let Ok(names) = control_names(&directory) else {
-        return BTreeSet::new();
-    };
-    if names.is_empty() {
-        return BTreeSet::new();
-    }
-    let Ok(support) = check_kernel_support() else {
+    let names = control_names(&directory).unwrap_or_default();
+    let support = (!names.is_empty()).then(check_kernel_support);
+    let Some(Ok(support)) = support else {
         return BTreeSet::new();
     };
     // One that cannot be inspected (CAP_SYS_ADMIN) counts as one that needs it.
@@ -313,10 +304,9 @@ pub fn needing_ecn(pin: &Path) -> BTreeSet<String> {
 fn loaded_flags(own: &Path, support: &Support) -> Option<u32> {
     let link = Link::open(own.join(LINK)).ok();
     let pinned = MapHandle::from_pinned_path(own.join(OPS)).ok();
-    let is = |map: &MapHandle, id: u32| map.info().is_ok_and(|map| map.info.id == id);
     let map = match link.and_then(|link| map_of(&link).ok().flatten()) {
         // An interrupted swap has left another version pinned.
-        Some(id) if !pinned.as_ref().is_some_and(|pinned| is(pinned, id)) => {
+        Some(id) if pinned_map_id(own) != Some(id) => {
             privileges::with_raised(|| MapHandle::from_map_id(id)).ok()?
         }
         _ => pinned?,

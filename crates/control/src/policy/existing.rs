@@ -94,7 +94,14 @@ impl ExistingIterator {
                 )),
             }
         }
-        match self.read_counts() {
+        let counts = object::find_map(&self.object, maps::SEEN).and_then(|map| {
+            batch::read_entry::<raw::thalweg_policy_seen>(
+                &map,
+                0,
+                "the counters of open connections",
+            )
+        });
+        match counts {
             Ok(seen) => {
                 reached.open = seen.open;
                 reached.outside = seen.outside;
@@ -104,11 +111,6 @@ impl ExistingIterator {
             Err(error) => reached.notes.push(format!("{error:#}")),
         }
         reached
-    }
-
-    fn read_counts(&self) -> Result<raw::thalweg_policy_seen> {
-        let map = object::find_map(&self.object, maps::SEEN)?;
-        batch::read_entry(&map, 0, "the counters of open connections")
     }
 }
 

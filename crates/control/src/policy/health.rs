@@ -20,9 +20,6 @@ use crate::error::{Context, Error, Result, bail};
 use crate::links::{Attachment, LinkProblem};
 use crate::{kernel_objects, links, pins, privileges};
 
-/// Longest name of a map in the kernel (linux/bpf.h, BPF_OBJ_NAME_LEN, less the final 0).
-const NAME_MAX: usize = 15;
-
 /// A pin of a map: its path, and the map's name in the object.
 type MapPin = (PathBuf, &'static str);
 
@@ -92,31 +89,25 @@ fn compare_state(place: &PolicyPaths, history: &History) -> Result<Vec<String>> 
             place.cgroup.display()
         ));
     }
-    let mut gone: Vec<&str> = missing_pins(&pins, &linked)
-        .iter()
-        .map(|pin| pin.1)
-        .collect();
+    let names = |pins: Vec<MapPin>| pins.iter().map(|pin| pin.1).collect::<Vec<&str>>();
+    let mut gone = names(missing_pins(&pins, &linked));
     // Another version of Thalweg may pin under other names.
     if linked.pinned.is_none() && linked.number != 0 {
         gone.push(PROGRAM);
     }
-    if !gone.is_empty() {
-        let below = place.pin.join(super::DIRECTORY);
-        faults.push(format!(
-            "policy {name}: pins below {} are gone: {}",
-            below.display(),
-            gone.join(", ")
-        ));
-    }
-    let replaced = replaced_pins(&pins, &linked);
-    if !replaced.is_empty() {
-        let replaced: Vec<&str> = replaced.iter().map(|pin| pin.1).collect();
-        let below = place.pin.join(super::DIRECTORY);
-        faults.push(format!(
-            "policy {name}: pins below {} are other maps than those of its program: {}",
-            below.display(),
-            replaced.join(", ")
-        ));
+    let replaced = names(replaced_pins(&pins, &linked));
+    let below = place.pin.join(super::DIRECTORY);
+    for (found, what) in [
+        (gone, "are gone"),
+        (replaced, "are other maps than those of its program"),
+    ] {
+        if !found.is_empty() {
+            faults.push(format!(
+                "policy {name}: pins below {} {what}: {}",
+                below.display(),
+                found.join(", ")
+            ));
+        }
     }
     let unfollowed = match read_tables(&linked, history)? {
         None => Vec::new(),
@@ -377,9 +368,9 @@ fn pin_again(pins: &Pins, linked: &Linked) -> Result<Vec<String>> {
 
 /// A map by its name in the object.
 fn find_map<'a>(used: &'a [MapHandle], name: &str) -> Option<&'a MapHandle> {
-    let cut = &name[..name.len().min(NAME_MAX)];
+    let kept = kernel_objects::kept_name(name);
     used.iter()
-        .find(|map| map.name().to_str() == Some(cut) || map.name() == name)
+        .find(|map| map.name() == kept || map.name() == name)
 }
 
 /// The maps of a loaded program.

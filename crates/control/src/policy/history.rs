@@ -573,14 +573,11 @@ impl History {
 
     /// Removes the drafts of killed processes. Under the lock nobody else writes.
     fn remove_drafts(&self) -> Result<()> {
-        let entries = fs::read_dir(&self.directory)
-            .with_context(|| format!("reading {}", self.directory.display()))?;
-        for entry in entries.flatten() {
-            if entry.file_name().to_string_lossy().starts_with(DRAFT) {
-                remove_file(&entry.path())?;
-            }
-        }
-        Ok(())
+        let mut names = directory_entries(&self.directory)?;
+        names.retain(|name| name.starts_with(DRAFT));
+        names
+            .iter()
+            .try_for_each(|name| remove_file(&self.directory.join(name)))
     }
 
     fn remove_entry(&self, number: u32) -> Result<()> {

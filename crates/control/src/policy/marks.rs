@@ -1,7 +1,7 @@
 //! cgroups that rules name: each has a program that marks its sockets for the main program.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, File};
+use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 
@@ -11,7 +11,7 @@ use thalweg_policy::{Group, Selector};
 
 use crate::containers::{self, Container};
 use crate::error::{Context, Error, Result};
-use crate::pins::remove_file;
+use crate::pins::{directory_entries, remove_file};
 use crate::{kernel_objects, links, object, system};
 
 /// Start of the names of their pins.
@@ -156,12 +156,11 @@ impl Marks {
 
 /// Pins of a policy's directory, by name.
 fn pinned_cgroups(directory: &Path) -> Result<BTreeMap<String, PathBuf>> {
-    let entries =
-        fs::read_dir(directory).with_context(|| format!("reading {}", directory.display()))?;
-    let named = entries.flatten().filter_map(|entry| {
-        let name = entry.file_name().into_string().ok()?;
-        name.starts_with(PIN).then(|| (name, entry.path()))
-    });
+    let mut names = directory_entries(directory)?;
+    names.retain(|name| name.starts_with(PIN));
+    let named = names
+        .into_iter()
+        .map(|name| (name.clone(), directory.join(name)));
     Ok(named.collect())
 }
 
@@ -230,7 +229,7 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let root = place.path().to_owned();
         let shared = root.join("shared");
-        fs::create_dir(&shared).unwrap();
+        std::fs::create_dir(&shared).unwrap();
         let container = |cgroup: Option<&PathBuf>| Container {
             id: "0123".to_owned(),
             name: "web".to_owned(),

@@ -9,7 +9,9 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle, Program};
 use thalweg_bpf_types::{from_bytes, raw};
 
 use crate::error::{Context, Result, bail};
-use crate::pins::{Locked, create_directory, numbered_entries, remove_file, remove_if_empty};
+use crate::pins::{
+    Locked, create_directory, directory_entries, numbered_entries, remove_file, remove_if_empty,
+};
 use crate::{learner, links, system};
 
 /// Name of the directory below the agent's pins.
@@ -119,6 +121,13 @@ impl Pins {
         self.directory.join(generation.to_string())
     }
 
+    /// A map of one policy.
+    pub fn open_map(&self, generation: u32, name: &str) -> Result<MapHandle> {
+        Ok(MapHandle::from_pinned_path(
+            self.generation_path(generation).join(name),
+        )?)
+    }
+
     /// Counters of connections that were open before a policy.
     pub fn existing_path(&self, generation: u32) -> PathBuf {
         self.generation_path(generation).join("existing")
@@ -128,11 +137,6 @@ impl Pins {
     pub fn start_generation(&self, generation: u32) -> Result<()> {
         self.remove_generation(generation)?;
         create_directory(&self.generation_path(generation), false)
-    }
-
-    /// Creates the directory of the shared maps.
-    pub fn start_shared(&self) -> Result<()> {
-        create_directory(&self.shared_directory(), true)
     }
 
     /// Directories of policies, by number.
@@ -151,9 +155,10 @@ impl Pins {
         if running.head.is_some() {
             kept.push(self.shared_directory());
         }
-        for path in self.directory_entries()? {
+        for name in directory_entries(&self.directory)? {
+            let path = self.directory.join(&name);
             // The path of another version's shared maps is unknown.
-            let foreign = running.head.is_none() && !is_number(&path);
+            let foreign = running.head.is_none() && name.parse::<u32>().is_err();
             if !kept.contains(&path) && !foreign {
                 remove_tree(&path)?;
             }
@@ -163,9 +168,9 @@ impl Pins {
 
     /// Removes pins that are not in force; the directory stays.
     pub fn remove_unused(&self) -> Result<()> {
-        self.directory_entries()?
+        directory_entries(&self.directory)?
             .iter()
-            .try_for_each(|path| remove_tree(path))
+            .try_for_each(|name| remove_tree(&self.directory.join(name)))
     }
 
     /// The policy in force, whichever version of Thalweg has pinned it.
@@ -212,13 +217,6 @@ impl Pins {
                 self.directory.display()
             ),
         }
-    }
-
-    /// Entries of the directory.
-    fn directory_entries(&self) -> Result<Vec<PathBuf>> {
-        let entries = fs::read_dir(&self.directory)
-            .with_context(|| format!("reading {}", self.directory.display()))?;
-        Ok(entries.flatten().map(|entry| entry.path()).collect())
     }
 
     /// Kernel memory of the loaded policies and the shared maps, bytes.
@@ -275,11 +273,6 @@ pub(super) fn head_of(map: &MapHandle) -> Result<Option<raw::thalweg_policy_head
     let bytes = map.lookup(&0u32.to_ne_bytes(), MapFlags::ANY)?;
     let head = bytes.and_then(|bytes| from_bytes::<raw::thalweg_policy_head>(&bytes));
     Ok(head.filter(|head| head.version == VERSION))
-}
-
-fn is_number(path: &Path) -> bool {
-    let name = path.file_name().and_then(|name| name.to_str());
-    name.is_some_and(|name| name.parse::<u32>().is_ok())
 }
 
 /// Removes a pin, or a directory of them.

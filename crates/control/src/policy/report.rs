@@ -12,6 +12,7 @@ use thalweg_policy::{RuleSummary, catalogue};
 use super::existing;
 use super::history::History;
 use super::pins::Pins;
+use super::tables::LATER_STAGE_MASK;
 use super::trials;
 use crate::batch;
 use crate::error::{Error, Result};
@@ -24,11 +25,6 @@ const SHARE: &str = "sample";
 const CALLBACKS: &str = "TCP_BPF_SOCK_OPS_CB_FLAGS";
 /// Error of callbacks that are not as the policy requested them.
 const SWITCHED_OFF: &str = "switched off by another program";
-/// Stages that need callbacks.
-const LATER_STAGE_MASK: u32 = 1 << raw::THALWEG_STAGE_RETRANSMIT
-    | 1 << raw::THALWEG_STAGE_RTO
-    | 1 << raw::THALWEG_STAGE_RTT
-    | 1 << raw::THALWEG_STAGE_CLOSE;
 
 /// The policy in force.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -146,11 +142,8 @@ impl Report {
         // Names of rules and operations, if the history has the policy.
         let compiled = history.compile_entry(head.generation).ok();
         let about = compiled.as_ref().map_or(&[][..], |known| &known.about);
-        let counters = MapHandle::from_pinned_path(
-            pins.generation_path(head.generation).join(maps::COUNTERS),
-        )?;
-        let missed =
-            MapHandle::from_pinned_path(pins.generation_path(head.generation).join(maps::MISSED))?;
+        let counters = pins.open_map(head.generation, maps::COUNTERS)?;
+        let missed = pins.open_map(head.generation, maps::MISSED)?;
         let mut failures = read_failures(&pins, head.generation, about)?;
         let existing = pins.existing_path(head.generation);
         let existing = match existing.exists() {
@@ -370,9 +363,7 @@ fn read_failures(
         });
         Ok(())
     })?;
-    for list in found.values_mut() {
-        list.sort_by(|a, b| (&a.key, &a.stage, &a.error).cmp(&(&b.key, &b.stage, &b.error)));
-    }
+    found.values_mut().for_each(|list| list.sort());
     Ok(found)
 }
 

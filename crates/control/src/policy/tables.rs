@@ -9,7 +9,8 @@ use crate::error::{Context, Result, bail};
 use crate::{batch, object};
 
 const EARLY: u32 = 1 << raw::THALWEG_STAGE_CONNECT | 1 << raw::THALWEG_STAGE_ASKED;
-const LATER_STAGE_MASK: u32 = 1 << raw::THALWEG_STAGE_RETRANSMIT
+/// Stages that need callbacks.
+pub(super) const LATER_STAGE_MASK: u32 = 1 << raw::THALWEG_STAGE_RETRANSMIT
     | 1 << raw::THALWEG_STAGE_RTO
     | 1 << raw::THALWEG_STAGE_RTT
     | 1 << raw::THALWEG_STAGE_CLOSE;

@@ -93,7 +93,7 @@ impl Trials {
         let trial = |id: u32| self.rules.get(id as usize).and_then(|rule| rule.trial);
         let wanted = |id: u32| trial(id).is_some_and(|trial| keys.contains(&trial.key));
         let changes = |id: u32| trial(id).is_some() && known.contains(&id) != wanted(id);
-        let map = MapHandle::from_pinned_path(pins.generation_path(self.number).join(maps::RULES))?;
+        let map = pins.open_map(self.number, maps::RULES)?;
         for (place, rule) in (0u32..).zip(&compiled.rules) {
             if !changes(rule.id) {
                 continue;
@@ -127,7 +127,7 @@ pub(super) fn suspended_rules(
     if first.is_empty() {
         return Ok(ids);
     }
-    let map = MapHandle::from_pinned_path(pins.generation_path(number).join(maps::RULES))?;
+    let map = pins.open_map(number, maps::RULES)?;
     for (id, place) in first {
         if read_rule(&map, place)?.flags & raw::THALWEG_RULE_SUSPENDED != 0 {
             ids.insert(id);
