@@ -56,21 +56,14 @@ impl Kind {
 }
 
 /// A fault: its kind, and one line.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{text}")]
 pub struct Fault {
     /// The kind.
     pub kind: Kind,
     /// Text of the error, without control characters.
     pub text: String,
 }
-
-impl fmt::Display for Fault {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(&self.text)
-    }
-}
-
-impl Error for Fault {}
 
 impl Fault {
     pub(crate) fn new(kind: Kind, text: impl fmt::Display) -> Self {
