@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::de::DeserializeOwned;
 use thalweg_process::http::{Connection, Reply};
 
@@ -17,6 +18,13 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 const LONG_TIMEOUT: Duration = Duration::from_secs(300);
 /// Bytes of a file per part.
 const PART: usize = 64 << 10;
+
+/// Characters that stand for themselves nowhere in an address (RFC 3986, section 2.3).
+const RESERVED: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'-')
+    .remove(b'.')
+    .remove(b'_')
+    .remove(b'~');
 
 /// A client of one agent.
 pub struct Client {
@@ -243,14 +251,7 @@ pub fn with_query(path: &str, parameters: &[(&str, Option<&str>)]) -> String {
 
 /// Text encoded as one segment or query value of a path.
 pub fn percent_encode(text: &str) -> String {
-    text.bytes().fold(String::new(), |mut encoded, byte| {
-        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~') {
-            encoded.push(char::from(byte));
-        } else {
-            encoded.push_str(&format!("%{byte:02X}"));
-        }
-        encoded
-    })
+    utf8_percent_encode(text, RESERVED).to_string()
 }
 
 #[cfg(test)]

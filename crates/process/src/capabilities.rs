@@ -2,6 +2,7 @@
 
 use std::io;
 
+use rustix::process::Pid;
 use rustix::thread::{capabilities, configure_capability_in_ambient_set, set_capabilities};
 
 pub use rustix::thread::CapabilitySet;
@@ -9,6 +10,12 @@ pub use rustix::thread::CapabilitySet;
 /// Whether capabilities are in force.
 pub fn is_in_force(wanted: CapabilitySet) -> bool {
     capabilities(None).is_ok_and(|sets| sets.effective.contains(wanted))
+}
+
+/// Whether a process has, or may raise, one of these capabilities at least.
+pub fn may_raise_any(pid: u32, wanted: CapabilitySet) -> bool {
+    let sets = Pid::from_raw(pid as i32).map(|pid| capabilities(Some(pid)));
+    matches!(sets, Some(Ok(sets)) if sets.permitted.intersects(wanted))
 }
 
 /// Whether this process may make network namespaces, devices and rules.
