@@ -10,6 +10,9 @@ use crate::raw;
 /// would fail its build.
 pub unsafe trait Pod: Copy + Default {}
 
+// The layout of integers by `repr(C)` is that of the BPF target where the widest are aligned alike.
+const _: () = assert!(align_of::<u64>() == 8);
+
 macro_rules! pod {
     ($($name:ident),* $(,)?) => {$(
         // SAFETY: generated from the ABI header: integers only, no padding (size asserted).

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::de::DeserializeOwned;
 use thalweg_process::http::{Connection, Reply};
 
@@ -17,6 +18,13 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 const LONG_TIMEOUT: Duration = Duration::from_secs(300);
 /// Bytes of a file per part.
 const PART: usize = 64 << 10;
+
+/// Characters that stand for themselves nowhere in an address (RFC 3986, section 2.3).
+const RESERVED: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'-')
+    .remove(b'.')
+    .remove(b'_')
+    .remove(b'~');
 
 /// A client of one agent.
 pub struct Client {
@@ -123,23 +131,18 @@ impl Client {
         path: &str,
         body: Option<(Box<dyn Read + Send>, u64)>,
     ) -> Result<Reply> {
+        let ask = |body, timeout| -> Result<_> {
+            let connection = self.connect_agent()?;
+            Ok(connection.send_request(method, path, body, timeout))
+        };
         let mut answer = match method {
-            "GET" => {
-                let first = self
-                    .connect_agent()?
-                    .send_request(method, path, None, TIMEOUT);
-                match first {
-                    // A connection ends unanswered where the agent goes on with another
-                    // configuration. Its next session answers.
-                    Err(error) if error.kind() == ErrorKind::UnexpectedEof => self
-                        .connect_agent()?
-                        .send_request(method, path, None, TIMEOUT)?,
-                    first => first?,
-                }
-            }
-            _ => self
-                .connect_agent()?
-                .send_request(method, path, body, LONG_TIMEOUT)?,
+            "GET" => match ask(None, TIMEOUT)? {
+                // A connection ends unanswered where the agent goes on with another configuration.
+                // Its next session answers.
+                Err(error) if error.kind() == ErrorKind::UnexpectedEof => ask(None, TIMEOUT)??,
+                first => first?,
+            },
+            _ => ask(body, LONG_TIMEOUT)??,
         };
         answer.set_timeout(Some(TIMEOUT));
         let (status, reason) = (answer.status, answer.reason);
@@ -234,16 +237,21 @@ pub fn check_pins_last(pin: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// A resource with those parameters that have a value.
+pub fn with_query(path: &str, parameters: &[(&str, Option<&str>)]) -> String {
+    let given = parameters
+        .iter()
+        .filter_map(|(name, value)| Some((name, (*value)?)));
+    let given = given.map(|(name, value)| format!("{name}={}", percent_encode(value)));
+    match given.collect::<Vec<_>>().join("&") {
+        query if query.is_empty() => path.to_owned(),
+        query => format!("{path}?{query}"),
+    }
+}
+
 /// Text encoded as one segment or query value of a path.
 pub fn percent_encode(text: &str) -> String {
-    text.bytes().fold(String::new(), |mut encoded, byte| {
-        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~') {
-            encoded.push(char::from(byte));
-        } else {
-            encoded.push_str(&format!("%{byte:02X}"));
-        }
-        encoded
-    })
+    utf8_percent_encode(text, RESERVED).to_string()
 }
 
 #[cfg(test)]

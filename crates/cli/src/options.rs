@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Once;
 
 use anyhow::bail;
-use clap::Args;
+use clap::{Args, ValueEnum};
 use thalweg_agent::config::Config;
 use thalweg_control::system;
 use thalweg_units::address;
@@ -128,6 +128,12 @@ pub struct Readable {
     pub config: Config,
     /// Why the file cannot be used as it is.
     pub fault: Option<String>,
+}
+
+/// A word of the command line, as the API has it.
+pub fn value_name(value: impl ValueEnum) -> String {
+    let value = value.to_possible_value();
+    value.map_or_else(String::new, |value| value.get_name().to_owned())
 }
 
 /// A fault of the configuration beside the answer of an agent.

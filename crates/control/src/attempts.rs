@@ -34,6 +34,19 @@ impl Attempts {
     }
 }
 
+/// Faults that a second look finds, too: another process may be changing things at the first.
+///
+/// # Errors
+/// Those of a look.
+pub(crate) fn confirm_faults<E>(
+    look: impl Fn() -> Result<Vec<String>, E>,
+) -> Result<Vec<String>, E> {
+    match look()?.is_empty() {
+        true => Ok(Vec::new()),
+        false => look(),
+    }
+}
+
 impl<E: Display> From<Result<Self, E>> for Attempts {
     fn from(outcome: Result<Self, E>) -> Self {
         outcome.unwrap_or_else(|error| {

@@ -1,14 +1,17 @@
-//! Reads whole maps, many entries per system call, and removes entries.
+//! Reads whole maps, many entries per system call, single entries and rings, and removes entries.
 //!
 //! The batched iterator of libbpf-rs is not used: it treats a batch that is not full as the last
 //! one. The kernel returns such a batch wherever the next bucket of a hash map does not fit.
 
+use std::cell::Cell;
 use std::io;
 use std::os::fd::AsRawFd;
+use std::time::Duration;
 
-use libbpf_rs::{MapCore, libbpf_sys};
+use libbpf_rs::{ErrorKind, MapCore, MapFlags, RingBuffer, libbpf_sys};
+use thalweg_bpf_types::{Pod, from_bytes};
 
-use crate::error::{Error, Result};
+use crate::error::{Context, Error, Result};
 
 /// Entries per call: a walk over host records stays below a few hundred KiB.
 const BATCH: u32 = 256;
@@ -61,8 +64,42 @@ pub fn visit_page<M: MapCore, E: From<Error>>(
 pub fn delete_entry(map: &impl MapCore, key: &[u8]) -> Result<bool> {
     match map.delete(key) {
         Ok(()) => Ok(true),
-        Err(error) if error.kind() == libbpf_rs::ErrorKind::NotFound => Ok(false),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
         Err(error) => Err(error.into()),
+    }
+}
+
+/// An entry of an array; `what` names such entries.
+///
+/// # Errors
+/// The kernel's, or entries of another size.
+pub(crate) fn read_entry<T: Pod>(map: &impl MapCore, index: u32, what: &str) -> Result<T> {
+    let bytes = map.lookup(&index.to_ne_bytes(), MapFlags::ANY)?;
+    bytes
+        .and_then(|bytes| from_bytes(&bytes))
+        .with_context(|| format!("{what} have an unexpected size"))
+}
+
+/// One look at a ring that takes at most this long. `failure` is what its reader has failed with;
+/// `what` names the ring.
+///
+/// # Errors
+/// The failure, or the kernel's.
+pub(crate) fn poll_ring<E: From<Error>>(
+    ring: &RingBuffer<'_>,
+    timeout: Duration,
+    what: &str,
+    failure: &Cell<Option<E>>,
+) -> Result<(), E> {
+    let polled = ring.poll(timeout);
+    if let Some(error) = failure.take() {
+        return Err(error);
+    }
+    match polled {
+        Err(error) if error.kind() != ErrorKind::Interrupted => {
+            Err(Error::from(error).context(format!("reading {what}")).into())
+        }
+        _ => Ok(()),
     }
 }
 
@@ -172,7 +209,7 @@ pub fn collect_keys<M: MapCore>(map: &M) -> Result<Vec<Vec<u8>>> {
 mod tests {
     use std::collections::BTreeSet;
 
-    use libbpf_rs::{MapFlags, MapHandle, MapType};
+    use libbpf_rs::{MapHandle, MapType};
 
     use super::*;
 

@@ -22,19 +22,19 @@ mod rate;
 mod support;
 mod trace;
 
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsFd;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use libbpf_rs::query::{LinkInfo, LinkTypeInfo};
-use libbpf_rs::{Link, MapCore, MapHandle, MapMut, MapType, Object};
+use libbpf_rs::{Link, MapCore, MapMut, MapType, Object};
 use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use crate::error::{Context, Error, Result, bail};
 use crate::pins::{self, Locked, RecoverablePins, directory_entries, remove_file};
-use crate::{leftovers, links, privileges, system};
+use crate::{kernel_objects, links, privileges, system};
 
 pub use crate::error::Unavailable;
 pub use flows::{Usage, count_usage};
@@ -205,19 +205,16 @@ pub fn drain(pin: &Path, name: &str, mut progress: impl FnMut(Usage)) -> Result<
 
 /// Numbers of connections and listeners in words.
 pub fn describe_sockets(used: Usage) -> String {
-    let counted = |number: u64, what: &str| match number {
+    let counts = [(used.flows, "connection"), (used.listeners, "listener")];
+    let counted = counts.map(|(number, what)| match number {
         1 => format!("1 {what}"),
         number => format!("{number} {what}s"),
-    };
-    let flows = counted(used.flows, "connection");
-    if used.listeners == 0 {
-        return flows;
+    });
+    match (used.flows, used.listeners) {
+        (_, 0) => counted[0].clone(),
+        (0, _) => counted[1].clone(),
+        _ => counted.join(" and "),
     }
-    let listeners = counted(used.listeners, "listener");
-    if used.flows == 0 {
-        return listeners;
-    }
-    format!("{flows} and {listeners}")
 }
 
 fn used_by(name: &str) -> Result<Usage> {
@@ -279,10 +276,7 @@ impl RecoverablePins for ControlPins {
             let new = self.0.directory.join(&file);
             let registered = Link::open(new.join(LINK)).ok();
             let registered = registered.as_ref().map(map_of).transpose()?.flatten();
-            let pinned = MapHandle::from_pinned_path(new.join(OPS))
-                .ok()
-                .and_then(|map| map.info().ok())
-                .map(|info| info.info.id);
+            let pinned = kernel_objects::pinned_map(&new.join(OPS));
             if registered.is_some() && registered == pinned {
                 self.put_in_place(name)?;
             } else {
@@ -343,12 +337,8 @@ impl ControlPins {
             );
         }
         let new = self.new_of(name);
-        let loaded = load_into(&new, program, name, support);
-        if loaded.is_err() {
-            // Only the first error matters.
-            let _ = remove_version_pins(&new);
-        }
-        loaded?;
+        // Only the first error matters.
+        load_into(&new, program, name, support).inspect_err(|_| drop(remove_version_pins(&new)))?;
         self.put_in_place(name)
     }
 
@@ -359,12 +349,9 @@ impl ControlPins {
         }
         let link = Link::open(&path).with_context(|| format!("opening {}", path.display()))?;
         let new = self.new_of(name);
-        let swapped = swap_into(&new, &link, program, name, support);
-        if swapped.is_err() {
-            // Only the first error matters.
-            let _ = remove_version_pins(&new);
-        }
-        swapped?;
+        // Only the first error matters.
+        swap_into(&new, &link, program, name, support)
+            .inspect_err(|_| drop(remove_version_pins(&new)))?;
         self.put_in_place(name)
     }
 
@@ -427,8 +414,9 @@ impl ControlPins {
 /// Detaches the link of pinned callbacks. Where the whole file system is read-only, maps alone can be
 /// opened.
 fn detach_by_callbacks(own: &Path) -> Result<usize> {
-    let id = leftovers::pinned_map(&own.join(OPS)).context("its callbacks cannot be opened")?;
-    leftovers::detach_found(|link| registers_map(link, id))
+    let id = kernel_objects::pinned_map(&own.join(OPS));
+    let id = id.context("its callbacks cannot be opened")?;
+    kernel_objects::detach_found(|link| registers_map(link, id))
 }
 
 /// Whether a link keeps the callbacks of a map registered.
@@ -484,19 +472,7 @@ fn swap_into(
     fail_point!("cc::linked");
     let mut ops = struct_ops_map(&mut object)?;
     fill_struct_ops(&mut ops, name)?;
-    // SAFETY: both descriptors are open for the whole call; no options are passed.
-    let failed = unsafe {
-        libbpf_rs::libbpf_sys::bpf_link_update(
-            link.as_fd().as_raw_fd(),
-            ops.as_fd().as_raw_fd(),
-            std::ptr::null(),
-        )
-    };
-    if failed != 0 {
-        return Err(std::io::Error::from_raw_os_error(-failed))
-            .with_context(|| format!("replacing {name}"));
-    }
-    Ok(())
+    links::update_link(link.as_fd(), ops.as_fd()).with_context(|| format!("replacing {name}"))
 }
 
 /// Fills the map of callbacks. libbpf does so only while attaching, and can update only links that
@@ -521,15 +497,13 @@ fn pin_maps(object: &mut Object, directory: &Path) -> Result<()> {
     pins::create_directory(directory, false)?;
     let mark = directory.join(WANTED);
     symlink("nothing", &mark).with_context(|| format!("making {}", mark.display()))?;
-    for mut map in object.maps_mut() {
+    for map in object.maps_mut() {
         let file = if map.map_type() == MapType::StructOps {
             OPS.to_owned()
         } else {
             format!("{MAP}{}", map.name().to_string_lossy().replace('.', "_"))
         };
-        let path = directory.join(file);
-        map.pin(&path)
-            .with_context(|| format!("pinning {}", path.display()))?;
+        links::pin_object(map.as_fd(), &directory.join(file))?;
         fail_point!("cc::map");
     }
     Ok(())
@@ -545,10 +519,7 @@ fn map_of(link: &Link) -> Result<Option<u32>> {
 
 /// Names that are loaded or draining, in order.
 fn control_names(directory: &Path) -> Result<Vec<String>> {
-    let mut names = directory_entries(directory)?;
-    names.retain(|name| !name.ends_with(NEW));
-    names.sort();
-    Ok(names)
+    pins::entries_without(NEW, directory)
 }
 
 /// Removes the pins of a version, its mark first.

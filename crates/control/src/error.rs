@@ -122,6 +122,14 @@ impl From<rustix::io::Errno> for Error {
     }
 }
 
+/// The outcome of a call of libbpf, where a negative number is an error's.
+pub(crate) fn check_outcome(outcome: i32) -> io::Result<i32> {
+    match outcome {
+        0.. => Ok(outcome),
+        _ => Err(io::Error::from_raw_os_error(-outcome)),
+    }
+}
+
 /// Says what was done when an error came, or nothing was there.
 pub(crate) trait Context<T>: Sized {
     /// Says it with the value of a function.

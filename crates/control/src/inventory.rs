@@ -3,27 +3,25 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::os::fd::AsRawFd;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use libbpf_rs::libbpf_sys::{bpf_obj_get_info_by_fd, bpf_prog_info};
-use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Program, ProgramType};
+use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, ProgramType};
 use serde::{Deserialize, Serialize};
 use thalweg_bpf_objects::names::{dctcp, learn};
 
 use crate::cc::Control;
-use crate::error::{Context, Result};
+use crate::error::Result;
+use crate::kernel_objects::{kept_name, query_program};
 use crate::policy::Report;
 use crate::policy::history::History;
 use crate::{cc, links, pins, privileges};
 
-/// Names that the kernel cuts off, which keeps 15 bytes (linux/bpf.h, BPF_OBJ_NAME_LEN).
+/// Names that the kernel cuts off.
 const LONG_NAMES: [&str; 3] = [
     learn::programs::LEARN_SETSOCKOPT,
     dctcp::programs::DCTCP_IN_ACK_EVENT,
     dctcp::programs::DCTCP_CWND_EVENT,
 ];
-const NAME_MAX: usize = 15;
 /// Deepest directory of pins below the agent's: `cc/NAME`.
 const DEPTH: usize = 2;
 /// Where the kernel says whether it measures programs.
@@ -98,10 +96,18 @@ pub fn running_programs(
 ) -> Vec<RunningProgram> {
     let mut ids = BTreeSet::new();
     let mut congestion = BTreeSet::new();
-    for path in files_below(pin, DEPTH) {
-        match path.file_name().and_then(|name| name.to_str()) {
-            Some(cc::OPS) => congestion.extend(words_of(&path)),
-            Some(name) if name.contains("link") || name.starts_with("cgroup_") => {
+    let files = pins::directories_below(pin, DEPTH)
+        .into_iter()
+        .flat_map(|directory| {
+            let names = pins::directory_entries(&directory).unwrap_or_default();
+            names
+                .into_iter()
+                .map(move |name| (directory.join(&name), name))
+        });
+    for (path, name) in files {
+        match name.as_str() {
+            cc::OPS => congestion.extend(words_of(&path)),
+            name if name.contains("link") || name.starts_with("cgroup_") => {
                 // The program may have been removed meanwhile.
                 let link = Link::open(&path).ok();
                 let link =
@@ -114,34 +120,20 @@ pub fn running_programs(
     let mut programs = Vec::new();
     privileges::with_raised(|| {
         for id in ids.into_iter().filter(|id| *id != 0) {
-            match query_program(id, measured) {
+            match running_program(id, measured) {
                 Ok(found) => programs.extend(found.map(|(program, _)| program)),
                 Err(error) => unreadable.push(format!("program {id}: {error:#}")),
             }
         }
         for id in congestion {
             // Other numbers of the table are not programs, or not such.
-            if let Ok(Some((program, ProgramType::StructOps))) = query_program(id, measured) {
+            if let Ok(Some((program, ProgramType::StructOps))) = running_program(id, measured) {
                 programs.push(program);
             }
         }
     });
     programs.sort();
     programs
-}
-
-/// Files below a directory.
-fn files_below(directory: &Path, depth: usize) -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    for entry in pins::directory_entries(directory).unwrap_or_default() {
-        let path = directory.join(entry);
-        match fs::symlink_metadata(&path) {
-            Ok(about) if about.is_dir() && depth > 0 => found.extend(files_below(&path, depth - 1)),
-            Ok(about) if about.is_file() => found.push(path),
-            _ => {}
-        }
-    }
-    found
 }
 
 /// Numbers in a table of callbacks that may be programs: the kernel shows each callback as the
@@ -157,37 +149,22 @@ fn words_of(path: &Path) -> Vec<u32> {
         .collect()
 }
 
-/// A program by its number, and its type; none if there is none.
-fn query_program(id: u32, measured: bool) -> Result<Option<(RunningProgram, ProgramType)>> {
-    let program = match Program::fd_from_id(id) {
-        Err(error) if error.kind() == libbpf_rs::ErrorKind::NotFound => return Ok(None),
-        program => program.context("opening it (CAP_SYS_ADMIN)")?,
-    };
-    let mut info = bpf_prog_info::default();
-    let mut bytes = size_of::<bpf_prog_info>() as u32;
-    // SAFETY: the descriptor is open, and the kernel writes at most `bytes` bytes.
-    let failed = unsafe {
-        bpf_obj_get_info_by_fd(program.as_raw_fd(), (&raw mut info).cast(), &raw mut bytes)
-    };
-    if failed != 0 {
-        return Err(std::io::Error::last_os_error()).context("asking about it");
-    }
-    let name: Vec<u8> = info.name.iter().map(|&byte| byte as u8).collect();
-    let end = name.iter().position(|&byte| byte == 0);
-    let name = String::from_utf8_lossy(&name[..end.unwrap_or(name.len())]).into_owned();
-    let running = RunningProgram {
-        name: whole_name(name),
-        id,
-        runs: measured.then_some(info.run_cnt),
-        run_time_ns: measured.then_some(info.run_time_ns),
-    };
-    Ok(Some((running, ProgramType::from(info.type_))))
+/// A program by its number; none if there is none.
+fn running_program(id: u32, measured: bool) -> Result<Option<(RunningProgram, ProgramType)>> {
+    let program = query_program(id)?;
+    Ok(program.map(|program| {
+        let running = RunningProgram {
+            name: whole_name(program.name),
+            id,
+            runs: measured.then_some(program.runs),
+            run_time_ns: measured.then_some(program.run_time_ns),
+        };
+        (running, program.kind)
+    }))
 }
 
 fn whole_name(name: String) -> String {
-    let whole = LONG_NAMES
-        .iter()
-        .find(|long| long.get(..NAME_MAX) == Some(&name));
+    let whole = LONG_NAMES.iter().find(|long| kept_name(long) == name);
     whole.map_or(name, |long| (*long).to_owned())
 }
 
@@ -200,7 +177,7 @@ mod tests {
         assert_eq!(whole_name("learn_setsockop".into()), "learn_setsockopt");
         assert_eq!(whole_name("learn_sockops".into()), "learn_sockops");
         assert_eq!(whole_name(String::new()), "");
-        let cut: BTreeSet<&str> = LONG_NAMES.iter().map(|long| &long[..NAME_MAX]).collect();
+        let cut: BTreeSet<&str> = LONG_NAMES.iter().map(|long| kept_name(long)).collect();
         assert_eq!(cut.len(), LONG_NAMES.len());
     }
 

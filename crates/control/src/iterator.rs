@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{ErrorKind, Read};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-use crate::error::{Context, Result};
+use crate::error::{Context, Result, check_outcome};
 
 /// A visit to the sockets of one network namespace. Until it is dropped it keeps the namespace.
 pub struct SocketVisit(File);
@@ -17,9 +17,7 @@ impl SocketVisit {
     pub fn begin(link: BorrowedFd<'_>) -> Result<Self> {
         // SAFETY: the descriptor is open for the whole call.
         let fd = unsafe { libbpf_rs::libbpf_sys::bpf_iter_create(link.as_raw_fd()) };
-        if fd < 0 {
-            return Err(std::io::Error::from_raw_os_error(-fd)).context("starting a TCP iterator");
-        }
+        let fd = check_outcome(fd).context("starting a TCP iterator")?;
         // SAFETY: fd is a fresh descriptor that nobody else owns.
         Ok(Self(File::from(unsafe { OwnedFd::from_raw_fd(fd) })))
     }

@@ -2,26 +2,26 @@
 //! programs: what the agent's directory of pins does not show.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::CStr;
 use std::fs;
-use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use libbpf_rs::libbpf_sys;
-use libbpf_rs::query::{LinkInfo, LinkInfoIter, LinkTypeInfo, ProgInfoIter, ProgramInfo};
-use libbpf_rs::{Link, MapHandle, Program};
+use libbpf_rs::query::{LinkInfo, LinkTypeInfo, ProgInfoIter, ProgramInfo};
+use libbpf_rs::{Link, Program, ProgramHandle};
 use thalweg_bpf_objects::names::policy::programs::POLICY_SOCKOPS;
 use thalweg_bpf_objects::names::policy_mark::programs::POLICY_MARK;
 use thalweg_bpf_objects::names::{learn, learn_clamp, learn_open};
 
 use crate::error::{Context, Result};
+use crate::kernel_objects::{
+    all_links, detach_link, kept_name, map_ids_of, maps_below, maps_of_directories, name_of,
+    pinned_map,
+};
 use crate::learner::LINKS;
 use crate::pins::Locked;
 use crate::{cc, links, pins, policy, privileges, sockops, system};
 
-/// The learner's programs, as far as the kernel keeps a name (linux/bpf.h, BPF_OBJ_NAME_LEN).
+/// The learner's programs.
 const PROGRAMS: [&str; 5] = [
     learn::programs::LEARN_SOCKOPS,
     learn::programs::LEARN_SETSOCKOPT,
@@ -29,9 +29,6 @@ const PROGRAMS: [&str; 5] = [
     learn_open::programs::LEARN_OPEN,
     learn_clamp::programs::LEARN_CLAMP,
 ];
-const NAME_MAX: usize = 15;
-/// Most maps of a program (linux/bpf.h, MAX_USED_MAPS).
-const MAPS_MAX: usize = 64;
 /// Deepest directory of a BPF file system that is searched for pins.
 const DEPTH: usize = 4;
 /// The kernel frees programs a little after their last user has gone.
@@ -85,7 +82,7 @@ impl Learner {
         let names = privileges::with_raised(program_names);
         let pinned = pinned_links();
         let is_unclaimed = unclaimed_beside(&self.maps);
-        let links: Vec<LinkInfo> = privileges::with_raised(|| LinkInfoIter::default().collect());
+        let links: Vec<LinkInfo> = all_links();
         for link in &links {
             let LinkTypeInfo::Cgroup(about) = &link.info else {
                 continue;
@@ -124,8 +121,7 @@ impl Learner {
 }
 
 fn is_own_name(name: &str) -> bool {
-    let cut = |own: &str| own[..own.len().min(NAME_MAX)] == *name;
-    PROGRAMS.into_iter().any(cut)
+    PROGRAMS.into_iter().any(|own| kept_name(own) == name)
 }
 
 fn program_names() -> BTreeMap<u32, String> {
@@ -161,38 +157,26 @@ fn find_holder(program: u32) -> Option<u32> {
     })
 }
 
+/// Directories of the BPF file systems that can be seen, as deep as pins are searched for.
+fn seen_directories() -> impl Iterator<Item = PathBuf> {
+    let mounts = system::bpffs_mounts().into_iter();
+    mounts.flat_map(|mount| pins::directories_below(&mount, DEPTH))
+}
+
 /// The learner's links that are pinned in a BPF file system that can be seen, and their directories.
 fn pinned_links() -> BTreeMap<u32, PathBuf> {
     let mut found = BTreeMap::new();
-    for mount in system::bpffs_mounts() {
-        find_pinned_links(&mount, DEPTH, &mut found);
-    }
-    found
-}
-
-fn find_pinned_links(directory: &Path, depth: usize, found: &mut BTreeMap<u32, PathBuf>) {
-    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
-    for entry in entries {
-        let path = entry.path();
-        let is_link = LINKS.iter().any(|(_, file, _)| entry.file_name() == *file);
-        match entry.file_type() {
-            Ok(kind) if kind.is_dir() && depth > 0 => find_pinned_links(&path, depth - 1, found),
-            Ok(kind) if kind.is_file() && is_link => {
-                // An object of others may have a program of that name.
-                let link = Link::open(&path).and_then(|link| link.info()).ok();
-                let link =
-                    link.filter(|info| name_of(info.prog_id).is_none_or(|name| is_own_name(&name)));
-                found.extend(link.map(|info| (info.id, directory.to_owned())));
-            }
-            _ => {}
+    for directory in seen_directories() {
+        let files = LINKS.map(|(_, file, _)| directory.join(file)).into_iter();
+        for path in files.filter(|path| path.is_file()) {
+            let info = Link::open(path).and_then(|link| link.info()).ok();
+            // An object of others may have a program of that name.
+            let own =
+                info.filter(|info| name_of(info.prog_id).is_none_or(|name| is_own_name(&name)));
+            found.extend(own.map(|info| (info.id, directory.clone())));
         }
     }
-}
-
-/// Numbers of the maps that are pinned below a directory. Where a whole file system is read-only, no
-/// other pin can be opened.
-pub(crate) fn maps_below(directory: &Path) -> BTreeSet<u32> {
-    maps_of_directories(directory, |_| true)
+    found
 }
 
 /// Numbers of the maps that an agent has pinned below its directory; another's may lie below, too.
@@ -205,34 +189,6 @@ fn own_maps(pin: &Path) -> BTreeSet<u32> {
         let is_there = |link: &String| fs::symlink_metadata(directory.join(link)).is_ok();
         !links.iter().any(is_there)
     })
-}
-
-fn maps_of_directories(directory: &Path, enters: impl Fn(&Path) -> bool) -> BTreeSet<u32> {
-    let mut maps = BTreeSet::new();
-    let mut waiting = Vec::new();
-    if system::has_pins(directory) {
-        waiting.push(directory.to_owned());
-    }
-    while let Some(next) = waiting.pop() {
-        for entry in fs::read_dir(next).into_iter().flatten().flatten() {
-            match entry.file_type() {
-                Ok(kind) if kind.is_dir() => {
-                    waiting.extend(Some(entry.path()).filter(|it| enters(it)))
-                }
-                Ok(kind) if kind.is_file() => maps.extend(pinned_map(&entry.path())),
-                _ => {}
-            }
-        }
-    }
-    maps
-}
-
-/// Number of a pinned map, also on a read-only file system.
-pub(crate) fn pinned_map(path: &Path) -> Option<u32> {
-    let map = MapHandle::from_pinned_path_with_file_flags(path, libbpf_sys::BPF_F_RDONLY).ok()?;
-    // Kernels before 5.13 open programs and links in this way, too.
-    let is_map = kind_of(map.as_fd()).is_ok_and(|kind| kind == "bpf-map");
-    is_map.then(|| map_id(map.as_fd())).flatten()
 }
 
 /// A test of links: no agent but the one with these pinned maps has made it. Where pins may be
@@ -252,22 +208,8 @@ fn unclaimed_beside(own: &BTreeSet<u32>) -> impl Fn(&LinkInfo) -> bool {
 /// a policy, a congestion control or a sockops object alone.
 pub fn pin_directories() -> BTreeSet<PathBuf> {
     let mut found: BTreeSet<PathBuf> = pinned_links().into_values().collect();
-    for mount in system::bpffs_mounts() {
-        search_without_agent(&mount, DEPTH, &mut found);
-    }
+    found.extend(seen_directories().filter(|directory| needs_no_agent(directory)));
     found
-}
-
-fn search_without_agent(directory: &Path, depth: usize, found: &mut BTreeSet<PathBuf>) {
-    if needs_no_agent(directory) {
-        found.insert(directory.to_owned());
-    }
-    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
-    for entry in entries {
-        if depth > 0 && entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-            search_without_agent(&entry.path(), depth - 1, found);
-        }
-    }
 }
 
 /// Whether a directory has pins of a policy, a congestion control or a sockops object. Other programs
@@ -303,10 +245,9 @@ pub fn detach_policies(pin: &Path, cgroup: &Path) -> Result<usize> {
         return Ok(0);
     }
     // A policy that another process applies is attached before it is pinned.
-    let existing = pin.ancestors().find(|path| path.exists());
-    let lock = existing
-        .filter(|path| system::has_pins(path))
-        .and_then(|_| Locked::create(&pin.join(policy::DIRECTORY)).ok());
+    let lock = system::has_pins(system::existing_part(pin))
+        .then(|| Locked::create(&pin.join(policy::DIRECTORY)).ok())
+        .flatten();
     let lost = lost_policies(pin, cgroup);
     let detached = lost.iter().try_for_each(|link| {
         detach_link(*link).with_context(|| format!("a policy without a pin (link {link})"))
@@ -327,7 +268,7 @@ fn lost_policies(pin: &Path, cgroup: u64) -> Vec<u32> {
         Some(link.info().ok()?.id)
     };
     let pinned: BTreeSet<u32> = directories.iter().filter_map(pinned).collect();
-    let all: Vec<LinkInfo> = privileges::with_raised(|| LinkInfoIter::default().collect());
+    let all: Vec<LinkInfo> = all_links();
     let names = privileges::with_raised(program_names);
     let is_named =
         |link: &LinkInfo, name: &str| names.get(&link.prog_id).is_some_and(|it| it == name);
@@ -350,37 +291,6 @@ fn lost_policies(pin: &Path, cgroup: u64) -> Vec<u32> {
         .chain(marking)
         .map(|link| link.id)
         .collect()
-}
-
-/// Detaches the links that a test finds, whoever holds them; returns their number.
-///
-/// # Errors
-/// One that cannot be detached.
-pub(crate) fn detach_found(is_wanted: impl Fn(&LinkInfo) -> bool) -> Result<usize> {
-    let all: Vec<LinkInfo> = privileges::with_raised(|| LinkInfoIter::default().collect());
-    let wanted: Vec<&LinkInfo> = all.iter().filter(|link| is_wanted(link)).collect();
-    wanted.iter().try_for_each(|link| detach_link(link.id))?;
-    Ok(wanted.len())
-}
-
-/// Detaches a link, whoever holds it.
-fn detach_link(id: u32) -> Result<()> {
-    // SAFETY: a plain call with a number.
-    let fd = privileges::with_raised(|| unsafe { libbpf_sys::bpf_link_get_fd_by_id(id) });
-    if fd < 0 {
-        return match io::Error::from_raw_os_error(-fd) {
-            // The object has gone meanwhile.
-            error if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            error => Err(error).context("opening it (CAP_SYS_ADMIN)"),
-        };
-    }
-    // SAFETY: fd is a fresh descriptor that nobody else owns.
-    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-    // SAFETY: the descriptor is open for the whole call.
-    match unsafe { libbpf_sys::bpf_link_detach(fd.as_raw_fd()) } {
-        0 => Ok(()),
-        errno => Err(io::Error::from_raw_os_error(-errno)).context("detaching it"),
-    }
 }
 
 /// Something of Thalweg's in the kernel that is not the agent's.
@@ -441,90 +351,16 @@ pub fn other_pins(pin: &Path) -> Vec<OtherPin> {
     others
 }
 
-/// The kind of BPF object that a descriptor is of: `bpf-map`, `bpf-prog` or `bpf_link`.
-pub(crate) fn kind_of(object: BorrowedFd<'_>) -> io::Result<String> {
-    let target = fs::read_link(format!("/proc/self/fd/{}", object.as_raw_fd()))?;
-    let target = target.to_string_lossy();
-    Ok(target
-        .trim_start_matches("anon_inode:")
-        .trim_matches(['[', ']'])
-        .to_owned())
-}
-
 /// Whether a pinned object is the learner's: a link or a program with one of its names, or a map
 /// that one of `programs` uses.
 pub fn is_learners(path: &Path, maps: &BTreeSet<u32>) -> bool {
-    let Ok(name) = std::ffi::CString::new(path.as_os_str().as_encoded_bytes()) else {
-        return false;
-    };
-    // SAFETY: the name ends with a NUL and is valid for the whole call.
-    let fd = unsafe { libbpf_sys::bpf_obj_get(name.as_ptr()) };
-    if fd < 0 {
-        return false;
+    if let Some(id) = pinned_map(path) {
+        return maps.contains(&id);
     }
-    // SAFETY: fd is a fresh descriptor that nobody else owns.
-    let object = unsafe { OwnedFd::from_raw_fd(fd) };
-    match kind_of(object.as_fd()).as_deref() {
-        Ok("bpf-map") => map_id(object.as_fd()).is_some_and(|id| maps.contains(&id)),
-        Ok("bpf-prog") => program_name(object.as_fd()).is_some_and(|name| is_own_name(&name)),
-        Ok("bpf_link" | "bpf-link") => {
-            let id = Link::open(path).and_then(|link| link.info());
-            let name = id.ok().and_then(|info| name_of(info.prog_id));
-            name.is_some_and(|name| is_own_name(&name))
-        }
-        _ => false,
+    if let Ok(program) = ProgramHandle::from_pinned_path(path) {
+        return is_own_name(&program.name().to_string_lossy());
     }
-}
-
-/// Name of a program, by its number.
-pub(crate) fn name_of(program: u32) -> Option<String> {
-    let program = privileges::with_raised(|| Program::fd_from_id(program)).ok()?;
-    program_name(program.as_fd()).filter(|name| !name.is_empty())
-}
-
-/// Numbers of the maps that a program uses; `None`: it is gone, or may not be looked at.
-pub(crate) fn map_ids_of(program: u32) -> Option<Vec<u32>> {
-    let program = privileges::with_raised(|| Program::fd_from_id(program)).ok()?;
-    let mut ids = [0u32; MAPS_MAX];
-    let mut info = libbpf_sys::bpf_prog_info {
-        nr_map_ids: MAPS_MAX as u32,
-        map_ids: ids.as_mut_ptr() as u64,
-        ..Default::default()
-    };
-    // SAFETY: the description is a program's, and `ids` has room for `nr_map_ids` numbers.
-    let is_told = unsafe { fill_info(program.as_fd(), &mut info) };
-    let count = info.nr_map_ids as usize;
-    is_told.then(|| ids.into_iter().take(count).collect())
-}
-
-/// Number of a map.
-pub(crate) fn map_id(map: BorrowedFd<'_>) -> Option<u32> {
-    let mut info = libbpf_sys::bpf_map_info::default();
-    // SAFETY: the description is a map's, without pointers.
-    unsafe { fill_info(map, &mut info) }.then_some(info.id)
-}
-
-/// Has the kernel fill in the description of a program or a map; whether it did.
-///
-/// # Safety
-/// `T` is libbpf's description of that kind of object, and its pointers have the room that it tells.
-unsafe fn fill_info<T>(object: BorrowedFd<'_>, info: &mut T) -> bool {
-    let mut length = size_of::<T>() as u32;
-    let info: *mut T = info;
-    // SAFETY: the descriptor is open and `info` has `length` bytes for the whole call.
-    let failed = unsafe {
-        libbpf_sys::bpf_obj_get_info_by_fd(object.as_raw_fd(), info.cast(), &raw mut length)
-    };
-    failed == 0
-}
-
-fn program_name(program: BorrowedFd<'_>) -> Option<String> {
-    let mut info = libbpf_sys::bpf_prog_info::default();
-    // SAFETY: the description is a program's, and its pointers are null.
-    if !unsafe { fill_info(program, &mut info) } {
-        return None;
-    }
-    // SAFETY: the kernel ends the name with a NUL.
-    let name = unsafe { CStr::from_ptr(info.name.as_ptr()) };
-    Some(name.to_string_lossy().into_owned())
+    let link = Link::open(path).and_then(|link| link.info());
+    let name = link.ok().and_then(|info| name_of(info.prog_id));
+    name.is_some_and(|name| is_own_name(&name))
 }

@@ -18,6 +18,7 @@ mod error;
 pub mod former_limits;
 pub mod inventory;
 pub mod iterator;
+mod kernel_objects;
 pub mod learner;
 pub mod leftovers;
 pub mod links;

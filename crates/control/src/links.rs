@@ -8,12 +8,12 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use libbpf_rs::libbpf_sys::{self, bpf_attach_type};
-use libbpf_rs::query::{LinkInfo, LinkInfoIter, LinkTypeInfo};
+use libbpf_rs::query::{LinkInfo, LinkTypeInfo};
 use libbpf_rs::{Link, ProgramMut};
 
-use crate::error::{Context, Error, Result, bail};
+use crate::error::{Context, Error, Result, bail, check_outcome};
 use crate::pins::remove_file;
-use crate::{privileges, system};
+use crate::{kernel_objects, system};
 
 /// Most programs of one kind that run for a cgroup: 64 of its own (BPF_CGROUP_MAX_PROGS), and those
 /// of its ancestors.
@@ -117,7 +117,10 @@ impl Attachment<'_> {
                 "{} is no link of a program to a cgroup, and is left as it is: remove it",
                 self.pin.display()
             ),
-            PinState::Replaced(link, _) => return update_link(link.as_fd(), self.program),
+            PinState::Replaced(link, _) => {
+                return update_link(link.as_fd(), self.program)
+                    .context("giving a link its program back");
+            }
             PinState::Gone | PinState::Detached | PinState::Elsewhere => {}
         }
         let link = match find_link(self.id, id) {
@@ -173,7 +176,7 @@ fn query_programs(cgroup: &File, hook: bpf_attach_type, flags: u32) -> Result<(u
     let mut ids = [0u32; PROGRAMS_MAX];
     let (mut count, mut attached) = (ids.len() as u32, 0);
     // SAFETY: the descriptor is open, and `ids` has room for `count` numbers for the whole call.
-    let failed = unsafe {
+    check_outcome(unsafe {
         libbpf_sys::bpf_prog_query(
             cgroup.as_raw_fd(),
             hook,
@@ -182,11 +185,8 @@ fn query_programs(cgroup: &File, hook: bpf_attach_type, flags: u32) -> Result<(u
             ids.as_mut_ptr(),
             &raw mut count,
         )
-    };
-    if failed != 0 {
-        return Err(std::io::Error::from_raw_os_error(-failed))
-            .context("asking for the programs of the cgroup");
-    }
+    })
+    .context("asking for the programs of the cgroup")?;
     let ids = ids[..(count as usize).min(ids.len())].to_vec();
     Ok((attached, ids))
 }
@@ -200,16 +200,7 @@ pub fn create_link(
     cgroup: &File,
     hook: bpf_attach_type,
 ) -> Result<OwnedFd> {
-    // SAFETY: both descriptors are open for the whole call; no options are passed.
-    let fd = unsafe {
-        libbpf_sys::bpf_link_create(
-            program.as_raw_fd(),
-            cgroup.as_raw_fd(),
-            hook,
-            std::ptr::null(),
-        )
-    };
-    owned_link(fd)
+    make_link(program, cgroup.as_raw_fd(), hook)
 }
 
 /// A new link that registers callbacks of the kernel's (`struct_ops`).
@@ -217,40 +208,28 @@ pub fn create_link(
 /// # Errors
 /// The kernel's.
 pub fn create_struct_ops(map: BorrowedFd<'_>) -> Result<OwnedFd> {
-    // SAFETY: the descriptor is open for the whole call; there is no target, and no options are passed.
-    let fd = unsafe {
-        libbpf_sys::bpf_link_create(
-            map.as_raw_fd(),
-            0,
-            libbpf_sys::BPF_STRUCT_OPS,
-            std::ptr::null(),
-        )
-    };
-    owned_link(fd)
+    // There is no target.
+    make_link(map, 0, libbpf_sys::BPF_STRUCT_OPS)
 }
 
-/// The descriptor of a new link.
-fn owned_link(fd: i32) -> Result<OwnedFd> {
-    if fd < 0 {
-        return Err(std::io::Error::from_raw_os_error(-fd)).context("making a link");
-    }
+fn make_link(object: BorrowedFd<'_>, target: i32, hook: bpf_attach_type) -> Result<OwnedFd> {
+    // SAFETY: the object is open for the whole call, and the target only read; no options are passed.
+    let fd =
+        unsafe { libbpf_sys::bpf_link_create(object.as_raw_fd(), target, hook, std::ptr::null()) };
+    let fd = check_outcome(fd).context("making a link")?;
     // SAFETY: fd is a fresh descriptor that nobody else owns.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Gives a link this program in place of another.
+/// Gives a link this program, or these callbacks, in place of another.
 ///
 /// # Errors
 /// The kernel's.
-pub fn update_link(link: BorrowedFd<'_>, program: BorrowedFd<'_>) -> Result<()> {
+pub fn update_link(link: BorrowedFd<'_>, object: BorrowedFd<'_>) -> Result<()> {
     // SAFETY: both descriptors are open for the whole call; no options are passed.
-    let failed = unsafe {
-        libbpf_sys::bpf_link_update(link.as_raw_fd(), program.as_raw_fd(), std::ptr::null())
-    };
-    if failed != 0 {
-        return Err(std::io::Error::from_raw_os_error(-failed))
-            .context("giving a link its program back");
-    }
+    check_outcome(unsafe {
+        libbpf_sys::bpf_link_update(link.as_raw_fd(), object.as_raw_fd(), std::ptr::null())
+    })?;
     Ok(())
 }
 
@@ -262,13 +241,8 @@ fn find_link(program: u32, cgroup: u64) -> Option<OwnedFd> {
         let is_on = matches!(&link.info, LinkTypeInfo::Cgroup(on) if on.cgroup_id == cgroup);
         is_on && link.prog_id == program
     };
-    privileges::with_raised(|| {
-        let link = LinkInfoIter::default().find(is_wanted)?;
-        // SAFETY: a plain call with a number.
-        let fd = unsafe { libbpf_sys::bpf_link_get_fd_by_id(link.id) };
-        // SAFETY: fd is a fresh descriptor that nobody else owns.
-        (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd) })
-    })
+    let link = kernel_objects::all_links().into_iter().find(is_wanted)?;
+    kernel_objects::open_numbered(link.id).ok()
 }
 
 /// Opens a cgroup's directory.
@@ -437,7 +411,7 @@ pub fn find_exclusive(cgroup: &Path, kind: u32) -> Option<ExclusiveProgram> {
             cgroup: directory.to_owned(),
             kind,
             program: *program,
-            name: crate::leftovers::name_of(*program).unwrap_or_else(|| "unnamed".to_owned()),
+            name: kernel_objects::name_of(*program).unwrap_or_else(|| "unnamed".to_owned()),
         });
     }
     None
@@ -450,10 +424,7 @@ pub fn find_exclusive(cgroup: &Path, kind: u32) -> Option<ExclusiveProgram> {
 pub fn pin_object(object: BorrowedFd<'_>, path: &Path) -> Result<()> {
     let name = std::ffi::CString::new(path.as_os_str().as_bytes()).map_err(Error::other)?;
     // SAFETY: the descriptor is open and the name is NUL-terminated for the whole call.
-    let failed = unsafe { libbpf_sys::bpf_obj_pin(object.as_raw_fd(), name.as_ptr()) };
-    if failed != 0 {
-        return Err(std::io::Error::from_raw_os_error(-failed))
-            .with_context(|| format!("pinning {}", path.display()));
-    }
+    check_outcome(unsafe { libbpf_sys::bpf_obj_pin(object.as_raw_fd(), name.as_ptr()) })
+        .with_context(|| format!("pinning {}", path.display()))?;
     Ok(())
 }

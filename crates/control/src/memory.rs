@@ -10,6 +10,7 @@ use libbpf_rs::{MapType, OpenObject, libbpf_sys};
 use nix::sys::statfs::statfs;
 
 use crate::error::{Error, Result, bail};
+use crate::system::{self, Mount};
 
 /// Share of what is available that stays free: an eighth.
 const FREE_PART: u64 = 8;
@@ -138,26 +139,19 @@ fn memory_cgroups(cgroups: &str, mounts: &str) -> Vec<(PathBuf, PathBuf)> {
     });
     paths
         .filter_map(|(kind, path)| {
-            let (root, top) = mounts.lines().find_map(|line| mount_of(line, kind))?;
+            let bounds_memory = |mount: &Mount| {
+                let mut options = mount.options.split(',');
+                mount.kind == kind && (kind == "cgroup2" || options.any(|it| it == "memory"))
+            };
+            let mount = system::mounts_in(mounts).find(bounds_memory)?;
             // In a container the mount may begin below the hierarchy's root.
             let below = path
-                .strip_prefix(root.trim_end_matches('/'))
+                .strip_prefix(mount.root.trim_end_matches('/'))
                 .unwrap_or(path);
-            Some((top.join(below.trim_start_matches('/')), top))
+            let group = mount.point.join(below.trim_start_matches('/'));
+            Some((group, mount.point))
         })
         .collect()
-}
-
-/// Root and mount point of a line of mountinfo, if it is of this kind (and has the memory controller).
-fn mount_of<'l>(line: &'l str, kind: &str) -> Option<(&'l str, PathBuf)> {
-    let (before, after) = line.split_once(" - ")?;
-    let mut fields = before.split(' ').skip(3);
-    let (root, top) = (fields.next()?, fields.next()?);
-    let mut words = after.split(' ');
-    let is_kind = words.next()? == kind;
-    let options = words.nth(1).unwrap_or_default();
-    let has_memory = kind == "cgroup2" || options.split(',').any(|it| it == "memory");
-    (is_kind && has_memory).then(|| (root, PathBuf::from(top)))
 }
 
 /// Memory that the tightest cgroup from `group` up to the mount leaves.

@@ -152,6 +152,20 @@ pub fn take_libbpf_log() -> String {
         .unwrap_or_default()
 }
 
+/// Words on an object that libbpf could not read.
+pub(crate) fn fault_words(error: &libbpf_rs::Error) -> String {
+    last_line(&take_libbpf_log()).unwrap_or_else(|| error.to_string())
+}
+
+/// Words on an object that the kernel did not take.
+pub(crate) fn refusal_words(error: &libbpf_rs::Error) -> String {
+    let words = last_words(&take_libbpf_log());
+    match words.is_empty() {
+        true => error.to_string(),
+        false => words,
+    }
+}
+
 /// Whether the types of an object are consistent: each chain ends, and members are within their
 /// struct. libbpf assumes this, and reads and writes accordingly.
 pub fn is_sound(btf: &Btf<'_>) -> bool {
@@ -180,7 +194,7 @@ pub fn is_sound(btf: &Btf<'_>) -> bool {
 }
 
 /// libbpf's last line when it could not read an object.
-pub fn last_line(said: &str) -> Option<String> {
+fn last_line(said: &str) -> Option<String> {
     said.lines().last().map(printable)
 }
 

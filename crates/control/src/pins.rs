@@ -127,6 +127,25 @@ pub(crate) fn directory_entries(directory: &Path) -> Result<Vec<String>> {
     }
 }
 
+/// Names in a directory, in order, without those with a suffix; none if it does not exist.
+pub(crate) fn entries_without(suffix: &str, directory: &Path) -> Result<Vec<String>> {
+    let mut names = directory_entries(directory)?;
+    names.retain(|name| !name.ends_with(suffix));
+    names.sort();
+    Ok(names)
+}
+
+/// A directory, and those below it to a depth.
+pub(crate) fn directories_below(directory: &Path, depth: usize) -> Vec<PathBuf> {
+    let mut found = vec![directory.to_owned()];
+    if depth > 0 {
+        let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+        let inner = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+        found.extend(inner.flat_map(|entry| directories_below(&entry.path(), depth - 1)));
+    }
+    found
+}
+
 /// Numbers among the names in a directory; none if it does not exist.
 pub(crate) fn numbered_entries<T: FromStr>(directory: &Path) -> Result<Vec<T>> {
     let names = directory_entries(directory)?.into_iter();

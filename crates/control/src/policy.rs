@@ -38,7 +38,7 @@ use history::History;
 use marks::Marks;
 
 use crate::error::{Context, Result};
-use crate::pins::{Locked, remove_file};
+use crate::pins::{Locked, create_directory, remove_file};
 use crate::{learner, links, memory, object, privileges, system};
 pub use pins::DIRECTORY;
 use pins::{HEAD, PROGRAM, Pins, RunningPolicy};
@@ -130,7 +130,7 @@ impl PolicyPaths {
             learner::attached_learner(&self.pin, &self.cgroup()?)?;
         }
         let pins = Pins::create(&self.pin)?;
-        pins.start_shared()?;
+        create_directory(&pins.shared_directory(), true)?;
         let mut notes: Vec<String> = compiled
             .resolve_namespaces(|namespace| cookie_of(namespace).ok())
             .into_iter()
@@ -197,12 +197,9 @@ impl PolicyPaths {
         applied.reached = Some(existing.visit_connections());
         Ok(applied)
     }
-}
 
-impl PolicyPaths {
     fn cgroup(&self) -> Result<File> {
-        File::open(&self.cgroup)
-            .with_context(|| format!("opening cgroup {}", self.cgroup.display()))
+        links::open_cgroup(&self.cgroup)
     }
 
     /// Moves the learner's program behind the policy's. The policy's settings and protected flows
@@ -246,8 +243,7 @@ impl Prepared {
     /// Has the cgroup run the policy's program, before the learner's.
     fn put_in_force(&self) -> Result<()> {
         let path = self.pins.link_path();
-        let cgroup = File::open(&self.place.cgroup)
-            .with_context(|| format!("opening cgroup {}", self.place.cgroup.display()))?;
+        let cgroup = self.place.cgroup()?;
         let mut program = object::find_program(&self.object, programs::POLICY_SOCKOPS)?;
         self.tell_what_began_before()?;
         let id = links::cgroup_id(&cgroup)?;
@@ -300,8 +296,8 @@ impl Prepared {
             // It remembers flows that started under it, in both directions; perhaps not yet earlier
             // ones.
             Some(head) if head.stages & ASKED != 0 => {
-                let swap = self.pins.generation_path(head.generation).join(maps::SWAP);
-                let until_ns = MapHandle::from_pinned_path(swap)?.lookup(&key, MapFlags::ANY)?;
+                let swap = self.pins.open_map(head.generation, maps::SWAP)?;
+                let until_ns = swap.lookup(&key, MapFlags::ANY)?;
                 until_ns.context("the map of the last swap is empty")?
             }
             _ => {
@@ -323,14 +319,12 @@ impl Prepared {
         let directory = self.pins.generation_path(self.generation);
         let named = OWN.map(|name| (name, name));
         for (name, file) in named.into_iter().chain([(maps::RODATA_HEAD, HEAD)]) {
-            let path = directory.join(file);
-            object::find_map(&self.object, name)?
-                .pin(&path)
-                .with_context(|| format!("pinning {}", path.display()))?;
+            let map = object::find_map(&self.object, name)?;
+            links::pin_object(map.as_fd(), &directory.join(file))?;
             fail_point!("policy::map");
         }
-        object::find_program(&self.object, programs::POLICY_SOCKOPS)?
-            .pin(directory.join(PROGRAM))?;
+        let program = object::find_program(&self.object, programs::POLICY_SOCKOPS)?;
+        links::pin_object(program.as_fd(), &directory.join(PROGRAM))?;
         let shared = object::find_map(&self.object, maps::MARKS)?;
         self.marks
             .attach_programs(shared.as_fd(), &directory)
@@ -348,17 +342,11 @@ pub fn refresh_arm_sets(
     number: impl Fn(&str) -> Option<usize>,
 ) -> Result<()> {
     let pins = Pins::at(pin);
-    let Some(head) = pins.running_policy()?.and_then(|running| running.head) else {
+    let tables = history.running_tables(&pins)?;
+    let Some((head, compiled)) = tables.filter(|(_, it)| !it.arm_sets.is_empty()) else {
         return Ok(());
     };
-    let Ok(compiled) = history.compile_entry(head.generation) else {
-        return Ok(());
-    };
-    if compiled.arm_sets.is_empty() {
-        return Ok(());
-    }
-    let map =
-        MapHandle::from_pinned_path(pins.generation_path(head.generation).join(maps::ARM_SETS))?;
+    let map = pins.open_map(head.generation, maps::ARM_SETS)?;
     write_arm_sets(&map, &compiled.arm_sets, number)
 }
 
@@ -375,24 +363,21 @@ fn names_cgroups(head: &raw::thalweg_policy_head) -> bool {
 pub fn refresh_cgroups(place: &PolicyPaths, history: &History) -> Result<Vec<PathBuf>> {
     history.recover(place)?;
     let pins = Pins::at(&place.pin);
-    let head = || {
-        pins.running_policy()
-            .map(|it| it.and_then(|running| running.head))
+    let tables = || -> Result<_> {
+        let tables = history.running_tables(&pins)?;
+        Ok(tables.filter(|(head, _)| names_cgroups(head)))
     };
-    if !head()?.as_ref().is_some_and(names_cgroups) {
+    if tables()?.is_none() {
         return Ok(Vec::new());
     }
     let _lock = Pins::lock(&place.pin)?;
     // The policy may have been replaced meanwhile.
-    let Some(head) = head()?.filter(names_cgroups) else {
-        return Ok(Vec::new());
-    };
-    let Ok(compiled) = history.compile_entry(head.generation) else {
+    let Some((head, compiled)) = tables()? else {
         return Ok(Vec::new());
     };
     let marks = Marks::find_cgroups(&place.cgroup, &compiled.cgroups, &mut Vec::new())?;
     let directory = pins.generation_path(head.generation);
-    let shared = MapHandle::from_pinned_path(directory.join(maps::MARKS))?;
+    let shared = pins.open_map(head.generation, maps::MARKS)?;
     marks.attach_programs(shared.as_fd(), &directory)
 }
 
@@ -403,15 +388,10 @@ pub fn refresh_cgroups(place: &PolicyPaths, history: &History) -> Result<Vec<Pat
 /// Pins or namespaces that cannot be read, a refusal of the kernel.
 pub fn refresh_namespaces(place: &PolicyPaths, history: &History) -> Result<Vec<Namespace>> {
     let pins = Pins::at(&place.pin);
-    let Some(head) = pins.running_policy()?.and_then(|running| running.head) else {
+    let tables = history.running_tables(&pins)?;
+    let Some((head, compiled)) = tables.filter(|(_, it)| !it.netns.is_empty()) else {
         return Ok(Vec::new());
     };
-    let Ok(compiled) = history.compile_entry(head.generation) else {
-        return Ok(Vec::new());
-    };
-    if compiled.netns.is_empty() {
-        return Ok(Vec::new());
-    }
     let _lock = Pins::lock(&place.pin)?;
     let own = pins.generation_path(head.generation);
     if !own.exists() {

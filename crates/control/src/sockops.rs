@@ -19,12 +19,12 @@ use libbpf_rs::{
 };
 use serde::Serialize;
 
-use crate::attempts::Attempts;
+use crate::attempts::{Attempts, confirm_faults};
 use crate::error::{Context, Error, Result, bail};
 use crate::links::{self, Attachment, LinkProblem, cgroup_path};
-use crate::object::{self, last_line, last_words, take_libbpf_log};
+use crate::object;
 use crate::pins::{self, Locked, RecoverablePins, directory_entries};
-use crate::{leftovers, privileges, system};
+use crate::{kernel_objects, privileges, system};
 use thalweg_units::printable;
 
 pub(crate) const DIRECTORY: &str = "sockops";
@@ -87,8 +87,7 @@ pub fn list(pin: &Path) -> Result<Vec<Loaded>> {
     let Some(all) = ObjectPins::open(pin)? else {
         return Ok(Vec::new());
     };
-    let mut names = directory_entries(&all.0.directory)?;
-    names.sort();
+    let names = pins::entries_without(NEW, &all.0.directory)?;
     names.iter().map(|name| all.read_loaded(name)).collect()
 }
 
@@ -97,20 +96,12 @@ pub fn list(pin: &Path) -> Result<Vec<Loaded>> {
 /// # Errors
 /// [`Error`] if pins cannot be read, or the kernel does not tell.
 pub fn find_problems(pin: &Path) -> Result<Vec<String>> {
-    let directory = pin.join(DIRECTORY);
-    // Another process may be unloading one at this moment.
-    match problems_in(&directory)?.is_empty() {
-        true => Ok(Vec::new()),
-        false => problems_in(&directory),
-    }
+    confirm_faults(|| problems_in(&pin.join(DIRECTORY)))
 }
 
 fn problems_in(directory: &Path) -> Result<Vec<String>> {
-    let mut names = directory_entries(directory)?;
-    names.retain(|name| !name.ends_with(NEW));
-    names.sort();
     let mut faults = Vec::new();
-    for name in names {
+    for name in pins::entries_without(NEW, directory)? {
         let own = problems_of(&directory.join(&name), &name)?;
         faults.extend(
             own.iter()
@@ -245,14 +236,11 @@ pub fn put_back(pin: &Path) -> Result<Attempts> {
     let Some(all) = Locked::open(&pin.join(DIRECTORY))? else {
         return Ok(attempts);
     };
-    for name in directory_entries(&all.directory)? {
+    for name in pins::entries_without(NEW, &all.directory)? {
         let own = all.entry_path(&name);
         let Ok(cgroup) = fs::read_link(own.join(CGROUP)).and_then(File::open) else {
             continue;
         };
-        if name.ends_with(NEW) {
-            continue;
-        }
         for program in pinned_programs(&own)? {
             let attached = attach_again(&program, &cgroup)
                 .with_context(|| format!("sockops object {name}"))
@@ -328,12 +316,12 @@ fn detach_links(own: &Path) -> Result<()> {
         return Ok(());
     }
     // Where the whole file system is read-only, maps alone can be opened.
-    let maps = leftovers::maps_below(own);
+    let maps = kernel_objects::maps_below(own);
     let is_own = |link: &LinkInfo| {
-        let used = || leftovers::map_ids_of(link.prog_id).unwrap_or_default();
+        let used = || kernel_objects::map_ids_of(link.prog_id).unwrap_or_default();
         matches!(link.info, LinkTypeInfo::Cgroup(_)) && used().iter().any(|id| maps.contains(id))
     };
-    let detached = leftovers::detach_found(is_own)?;
+    let detached = kernel_objects::detach_found(is_own)?;
     match detached {
         0 => bail!(NotFound, "no link is found by the maps of the object"),
         _ => Ok(()),
@@ -462,12 +450,8 @@ impl ObjectPins {
             );
         }
         let new = self.0.entry_path(&format!("{name}{NEW}"));
-        let loaded = load_into(&new, file, cgroup);
-        if loaded.is_err() {
-            // Only the first error matters.
-            let _ = remove_pins(&new);
-        }
-        let left_out = loaded?;
+        // Only the first error matters.
+        let left_out = load_into(&new, file, cgroup).inspect_err(|_| drop(remove_pins(&new)))?;
         fs::rename(&new, &own).with_context(|| format!("renaming {}", new.display()))?;
         let loaded = self.read_loaded(name)?;
         Ok(Loaded { left_out, ..loaded })
@@ -504,14 +488,11 @@ impl ObjectPins {
 fn load_into(own: &Path, file: &Path, cgroup: &Path) -> Result<Vec<String>> {
     let (mut object, left_out) = load_object(file)?;
     pins::create_directory(own, false)?;
-    for mut map in object.maps_mut() {
+    for map in object.maps_mut() {
         let name = map.name().to_string_lossy().replace('.', "_");
-        let path = own.join(format!("{MAP}{name}"));
-        map.pin(&path)
-            .with_context(|| format!("pinning {}", path.display()))?;
+        links::pin_object(map.as_fd(), &own.join(format!("{MAP}{name}")))?;
     }
-    let cgroup_file =
-        File::open(cgroup).with_context(|| format!("opening cgroup {}", cgroup.display()))?;
+    let cgroup_file = links::open_cgroup(cgroup)?;
     for mut program in object.progs_mut() {
         if program.prog_type() != ProgramType::SockOps || !program.autoload() {
             continue;
@@ -548,11 +529,10 @@ fn load_object(file: &Path) -> Result<(Object, Vec<String>)> {
 
 fn load_quietly(file: &Path) -> Result<(Object, Vec<String>)> {
     let shown = file.display();
-    take_libbpf_log();
     let mut open = ObjectBuilder::default().open_file(file).map_err(|error| {
         Error::Invalid(format!(
             "{shown} cannot be read as a BPF object: {}",
-            with_advice(last_line(&take_libbpf_log()).unwrap_or_else(|| error.to_string()))
+            with_advice(object::fault_words(&error))
         ))
     })?;
     let mut left_out = Vec::new();
@@ -581,21 +561,11 @@ fn load_quietly(file: &Path) -> Result<(Object, Vec<String>)> {
             "{shown} has no program in a section \"sockops\" ({found})"
         );
     }
-    match open.load() {
-        Ok(object) => Ok((object, left_out)),
-        Err(error) => {
-            let reasons = last_words(&take_libbpf_log());
-            let reasons = if reasons.is_empty() {
-                error.to_string()
-            } else {
-                reasons
-            };
-            let reasons = with_advice(reasons);
-            Err(Error::Refused(format!(
-                "the kernel refused {shown}: {reasons}"
-            )))
-        }
-    }
+    let object = open.load().map_err(|error| {
+        let reasons = with_advice(object::refusal_words(&error));
+        Error::Refused(format!("the kernel refused {shown}: {reasons}"))
+    })?;
+    Ok((object, left_out))
 }
 
 fn remove_pins(own: &Path) -> Result<()> {

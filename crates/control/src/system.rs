@@ -10,7 +10,12 @@ use std::process::Stdio;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use nix::sys::statfs::{NSFS_MAGIC, fstatfs};
+use nix::sys::statfs::{BPF_FS_MAGIC, CGROUP2_SUPER_MAGIC, NSFS_MAGIC, fstatfs, statfs};
+use nix::time::{ClockId, clock_getres, clock_gettime};
+use nix::unistd::{SysconfVar, sysconf};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+pub use rustix::process::Signal;
+use rustix::process::{Pid, PidfdFlags, pidfd_open, pidfd_send_signal};
 use thalweg_units::program;
 
 use crate::error::{Context, Result, bail};
@@ -21,10 +26,6 @@ const DEFAULT: &str = "/proc/sys/net/ipv4/tcp_congestion_control";
 const KERNEL_BTF: &str = "/sys/kernel/btf/vmlinux";
 /// File of the process's own network namespace.
 const OWN_NAMESPACE: &str = "/proc/self/ns/net";
-/// Magic number of bpffs (linux/magic.h, BPF_FS_MAGIC).
-const BPFFS_MAGIC: i64 = 0xcafe_4a11;
-/// Magic number of cgroup v2 (linux/magic.h, CGROUP2_SUPER_MAGIC).
-const CGROUP2_MAGIC: i64 = 0x6367_7270;
 /// Mount point of bpffs on every distribution.
 pub const BPFFS: &str = "/sys/fs/bpf";
 /// Mount point of control groups on every distribution.
@@ -39,27 +40,31 @@ const SO_NETNS_COOKIE: i32 = 71;
 
 /// A mounted file system: a line of `/proc/PID/mountinfo` (proc_pid_mountinfo(5)).
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Mount {
+pub(crate) struct Mount {
     /// Major and minor number of the file system's device.
     device: String,
     /// The directory of the file system that is mounted.
-    root: String,
-    point: PathBuf,
-    kind: String,
+    pub root: String,
+    pub point: PathBuf,
+    pub kind: String,
+    /// Options of the file system, such as the controllers of cgroup v1.
+    pub options: String,
 }
 
-fn mounts_in(mountinfo: &str) -> impl Iterator<Item = Mount> {
+pub(crate) fn mounts_in(mountinfo: &str) -> impl Iterator<Item = Mount> {
     mountinfo.lines().filter_map(|line| {
         let (left, right) = line.split_once(" - ")?;
         let mut left = left.split(' ').skip(2);
         let device = left.next()?.to_owned();
         let root = left.next()?.to_owned();
         let point = left.next()?;
+        let mut right = right.split(' ');
         Some(Mount {
             device,
             root,
             point: PathBuf::from(point.replace("\\040", " ")),
-            kind: right.split(' ').next()?.to_owned(),
+            kind: right.next()?.to_owned(),
+            options: right.nth(1).unwrap_or_default().to_owned(),
         })
     })
 }
@@ -137,8 +142,8 @@ pub fn is_root_cgroup(path: &Path) -> bool {
 
 /// Fails unless a path is a directory of a cgroup v2 hierarchy.
 pub fn check_cgroup2(path: &Path) -> Result<()> {
-    let fault = match nix::sys::statfs::statfs(path) {
-        Ok(stat) if stat.filesystem_type().0 == CGROUP2_MAGIC && path.is_dir() => {
+    let fault = match statfs(path) {
+        Ok(stat) if stat.filesystem_type() == CGROUP2_SUPER_MAGIC && path.is_dir() => {
             return Ok(());
         }
         Ok(_) => "is not a cgroup v2 directory",
@@ -195,16 +200,10 @@ pub fn has_kernel_btf() -> bool {
 
 /// Length of a kernel tick in µs: the resolution of the coarse clock.
 pub fn jiffy_us() -> u32 {
-    let mut resolution = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: clock_getres writes one timespec, which is valid for the whole call.
-    let failed = unsafe { libc::clock_getres(libc::CLOCK_MONOTONIC_COARSE, &mut resolution) };
-    if failed != 0 || resolution.tv_sec != 0 {
-        return 0;
-    }
-    u32::try_from(resolution.tv_nsec / 1000).unwrap_or(0)
+    let tick = clock_getres(ClockId::CLOCK_MONOTONIC_COARSE).map(Duration::from);
+    tick.ok()
+        .filter(|tick| tick.as_secs() == 0)
+        .map_or(0, |tick| tick.subsec_micros())
 }
 
 /// The kernel's own CLOCK_MONOTONIC, ns: the clock of `bpf_ktime_get_ns`, also where this process is
@@ -215,7 +214,7 @@ pub fn monotonic_ns() -> u64 {
         let offsets = fs::read_to_string("/proc/self/timens_offsets");
         monotonic_offset_ns(&offsets.unwrap_or_default())
     });
-    clock_ns(libc::CLOCK_MONOTONIC).saturating_add_signed(offset_ns.saturating_neg())
+    clock_ns(ClockId::CLOCK_MONOTONIC).saturating_add_signed(offset_ns.saturating_neg())
 }
 
 /// Offset that a time namespace adds to CLOCK_MONOTONIC, ns, from `/proc/PID/timens_offsets`
@@ -235,27 +234,23 @@ fn monotonic_offset_ns(offsets: &str) -> i64 {
 
 /// Wall clock, ns since 1970.
 pub fn wall_ns() -> u64 {
-    clock_ns(libc::CLOCK_REALTIME)
+    clock_ns(ClockId::CLOCK_REALTIME)
 }
 
 /// Wall clock at which the machine started, ns since 1970, by the clock as it is set now.
 pub fn boot_wall_ns() -> u64 {
-    wall_ns().saturating_sub(clock_ns(libc::CLOCK_BOOTTIME))
+    wall_ns().saturating_sub(clock_ns(ClockId::CLOCK_BOOTTIME))
 }
 
 /// Processor time of the calling thread, ns.
 pub fn thread_time_ns() -> u64 {
-    clock_ns(libc::CLOCK_THREAD_CPUTIME_ID)
+    clock_ns(ClockId::CLOCK_THREAD_CPUTIME_ID)
 }
 
-fn clock_ns(clock: libc::clockid_t) -> u64 {
-    let mut now = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: clock_gettime writes one timespec; these clocks always exist.
-    unsafe { libc::clock_gettime(clock, &mut now) };
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+fn clock_ns(clock: ClockId) -> u64 {
+    // These clocks always exist.
+    let now = clock_gettime(clock).map_or(Duration::ZERO, Duration::from);
+    now.as_nanos() as u64
 }
 
 /// Identity of this boot of the kernel.
@@ -475,10 +470,7 @@ pub fn netns_cookie_of(path: &Path) -> Result<u64> {
 
 /// Ensures that `path` is on a bpffs; mounts one at [`BPFFS`] if it is missing.
 pub fn ensure_bpffs(path: &Path) -> Result<()> {
-    let existing = path
-        .ancestors()
-        .find(|p| p.exists())
-        .unwrap_or(Path::new("/"));
+    let existing = existing_part(path);
     if is_bpffs(existing)? {
         return check_outlives(existing);
     }
@@ -538,8 +530,7 @@ pub fn doubt_about_pins(pin: &Path) -> Result<Option<String>> {
     if !is_first && mounts_of("1").is_ok_and(|mounts| !mounts.is_empty()) {
         return Ok(None);
     }
-    let existing = pin.ancestors().find(|path| path.exists());
-    let existing = existing.unwrap_or(Path::new("/"));
+    let existing = existing_part(pin);
     let why = match is_first {
         true => "this process is the first of its PID namespace",
         false => "/proc does not show this process's PID namespace",
@@ -561,9 +552,9 @@ pub fn doubt_about_pins(pin: &Path) -> Result<Option<String>> {
 
 /// Fails where pins of the machine are hidden from this process: it would find nothing.
 pub fn check_sees_pins(pin: &Path) -> Result<()> {
-    let existing = pin.ancestors().find(|path| path.exists());
-    if let Some(bpffs) = existing.filter(|path| is_bpffs(path).unwrap_or(false)) {
-        return check_outlives(bpffs);
+    let existing = existing_part(pin);
+    if has_pins(existing) {
+        return check_outlives(existing);
     }
     let of_init = mounts_of("1").unwrap_or_default().into_iter();
     let mut bpffs = of_init.filter(|mount| mount.kind == "bpf" && pin.starts_with(&mount.point));
@@ -577,11 +568,16 @@ pub fn check_sees_pins(pin: &Path) -> Result<()> {
     }
 }
 
+/// The part of a path that exists.
+pub(crate) fn existing_part(path: &Path) -> &Path {
+    let existing = path.ancestors().find(|path| path.exists());
+    existing.unwrap_or(Path::new("/"))
+}
+
 /// Whether a path is on a bpffs.
 pub fn is_bpffs(path: &Path) -> Result<bool> {
-    let stat =
-        nix::sys::statfs::statfs(path).with_context(|| format!("statfs {}", path.display()))?;
-    Ok(stat.filesystem_type().0 as i64 == BPFFS_MAGIC)
+    let stat = statfs(path).with_context(|| format!("statfs {}", path.display()))?;
+    Ok(stat.filesystem_type() == BPF_FS_MAGIC)
 }
 
 /// Whether there may be pins at a path: files elsewhere are somebody's.
@@ -598,36 +594,17 @@ impl ProcessHandle {
     /// # Errors
     /// The process does not exist.
     pub fn open(pid: u32) -> io::Result<Self> {
-        // SAFETY: pidfd_open takes two numbers.
-        let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
-        let fd = i32::try_from(fd).unwrap_or(-1);
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: fd is a fresh descriptor that nobody else owns.
-        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
+        let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+        let pid = pid.ok_or(io::ErrorKind::InvalidInput)?;
+        Ok(Self(pidfd_open(pid, PidfdFlags::empty())?))
     }
 
     /// Sends it a signal.
     ///
     /// # Errors
     /// The process has ended, or this process may not signal it.
-    pub fn send_signal(&self, signal: nix::sys::signal::Signal) -> io::Result<()> {
-        let (fd, number) = (self.0.as_raw_fd(), signal as i32);
-        // SAFETY: pidfd_send_signal takes two numbers, no information, and no flags.
-        let failed = unsafe {
-            libc::syscall(
-                libc::SYS_pidfd_send_signal,
-                fd,
-                number,
-                std::ptr::null::<libc::siginfo_t>(),
-                0,
-            )
-        };
-        match failed {
-            0 => Ok(()),
-            _ => Err(io::Error::last_os_error()),
-        }
+    pub fn send_signal(&self, signal: Signal) -> io::Result<()> {
+        Ok(pidfd_send_signal(&self.0, signal)?)
     }
 
     /// Waits for its end; false if it runs longer.
@@ -635,17 +612,11 @@ impl ProcessHandle {
         let deadline = Instant::now() + time;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
-            let mut watched = libc::pollfd {
-                fd: self.0.as_raw_fd(),
-                events: libc::POLLIN,
-                revents: 0,
-            };
-            let left_ms = i32::try_from(left.as_millis()).unwrap_or(i32::MAX);
-            // SAFETY: one pollfd, valid for the whole call.
-            match unsafe { libc::poll(&raw mut watched, 1, left_ms) } {
-                1 => return true,
+            let mut watched = [PollFd::new(&self.0, PollFlags::IN)];
+            match poll(&mut watched, Timespec::try_from(left).ok().as_ref()) {
+                Ok(1) => return true,
                 // A signal arrived.
-                -1 if !left.is_zero() => {}
+                Err(_) if !left.is_zero() => {}
                 _ => return false,
             }
         }
@@ -667,9 +638,8 @@ pub fn resident_bytes() -> u64 {
         .ok()
         .and_then(|text| text.split(' ').nth(1)?.parse::<u64>().ok())
         .unwrap_or(0);
-    // SAFETY: sysconf has no preconditions.
-    let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-    pages * u64::try_from(page).unwrap_or(4096)
+    let page = sysconf(SysconfVar::PAGE_SIZE).ok().flatten();
+    pages * page.and_then(|page| page.try_into().ok()).unwrap_or(4096)
 }
 
 #[cfg(test)]
@@ -690,6 +660,7 @@ mod tests {
             root: "/".to_owned(),
             point: PathBuf::from("/sys/fs/cgroup/uni fied"),
             kind: "cgroup2".to_owned(),
+            options: "rw".to_owned(),
         };
         assert_eq!(mounts[2], expected);
     }

@@ -4,6 +4,7 @@ use std::error::Error;
 use std::fmt;
 
 use async_nats::{ConnectError, ConnectErrorKind};
+use strum::{IntoStaticStr, VariantArray};
 use tokio_rustls::rustls;
 
 use crate::text::one_line;
@@ -13,7 +14,8 @@ use crate::wire::WireError;
 const TEXT_MAX: usize = 200;
 
 /// A kind of fault. Each has a counter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "lowercase")]
 pub enum Kind {
     /// No server can be reached.
     Unreachable,
@@ -45,58 +47,23 @@ pub enum Kind {
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 13] = [
-        Self::Unreachable,
-        Self::Slow,
-        Self::Tls,
-        Self::Credentials,
-        Self::Permission,
-        Self::Bucket,
-        Self::Version,
-        Self::Full,
-        Self::Size,
-        Self::Form,
-        Self::Key,
-        Self::Signature,
-        Self::Server,
-    ];
+    pub const ALL: &'static [Self] = Self::VARIANTS;
 
     /// Name of the kind, for metrics and pages.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Unreachable => "unreachable",
-            Self::Slow => "slow",
-            Self::Tls => "tls",
-            Self::Credentials => "credentials",
-            Self::Permission => "permission",
-            Self::Bucket => "bucket",
-            Self::Version => "version",
-            Self::Full => "full",
-            Self::Size => "size",
-            Self::Form => "form",
-            Self::Key => "key",
-            Self::Signature => "signature",
-            Self::Server => "server",
-        }
+        self.into()
     }
 }
 
 /// A fault: its kind, and one line.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{text}")]
 pub struct Fault {
     /// The kind.
     pub kind: Kind,
     /// Text of the error, without control characters.
     pub text: String,
 }
-
-impl fmt::Display for Fault {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(&self.text)
-    }
-}
-
-impl Error for Fault {}
 
 impl Fault {
     pub(crate) fn new(kind: Kind, text: impl fmt::Display) -> Self {

@@ -86,14 +86,8 @@ impl SigningKey {
     /// # Errors
     /// Others may read the file, it cannot be read, or has no such key.
     pub fn read_file(file: &Path) -> Result<Self, KeyError> {
-        let key = read_seed(file)?;
-        match key.key_pair_type() {
-            KeyPairType::Module => Ok(Self(key)),
-            _ => Err(KeyError::Wrong(format!(
-                "{}: found another kind of seed, expected one that signs policies (SM…)",
-                file.display()
-            ))),
-        }
+        let what = "one that signs policies (SM…)";
+        read_seed(file, KeyPairType::Module, what).map(Self)
     }
 
     /// The key of a file, which is made with mode 0600 where there is none.
@@ -149,14 +143,7 @@ impl UserKey {
     /// # Errors
     /// Others may read the file, it cannot be read, or has no such key.
     pub fn read_file(file: &Path) -> Result<Self, KeyError> {
-        let key = read_seed(file)?;
-        match key.key_pair_type() {
-            KeyPairType::User => Ok(Self(key)),
-            _ => Err(KeyError::Wrong(format!(
-                "{}: found another kind of seed, expected a user's (SU…)",
-                file.display()
-            ))),
-        }
+        read_seed(file, KeyPairType::User, "a user's (SU…)").map(Self)
     }
 
     /// The key of a file, which is made with mode 0600 where there is none.
@@ -205,12 +192,17 @@ pub(crate) fn read_secret(file: &Path) -> Result<String, KeyError> {
     String::from_utf8(bytes).map_err(|_| failed(&"found bytes that are not text"))
 }
 
-fn read_seed(file: &Path) -> Result<KeyPair, KeyError> {
+/// The key of a file with one seed, of a kind that `what` puts into words.
+fn read_seed(file: &Path, kind: KeyPairType, what: &str) -> Result<KeyPair, KeyError> {
     let text = read_secret(file)?;
     let lines = text.lines().map(str::trim);
     let mut seeds = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
     match (seeds.next().map(KeyPair::from_seed), seeds.next()) {
-        (Some(Ok(key)), None) => Ok(key),
+        (Some(Ok(key)), None) if key.key_pair_type() == kind => Ok(key),
+        (Some(Ok(_)), None) => Err(KeyError::Wrong(format!(
+            "{}: found another kind of seed, expected {what}",
+            file.display()
+        ))),
         // Never the line itself: it may be a secret with a typing error.
         _ => Err(KeyError::Wrong(format!(
             "{}: found no seed, expected one line such as SU… or SM…",

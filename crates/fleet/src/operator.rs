@@ -1,13 +1,11 @@
 //! What operators do: make buckets, publish policies, look at all agents.
 
 use std::collections::BTreeMap;
-use std::future::poll_fn;
-use std::pin::Pin;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use async_nats::jetstream::context::CreateStreamErrorKind;
 use async_nats::jetstream::stream;
-use futures_util::Stream;
+use futures_util::StreamExt as _;
 use tokio::runtime::Runtime;
 
 use crate::bucket::{BUCKETS, Bucket, Key, Limits, WantedLimits, notify_subject};
@@ -286,7 +284,7 @@ async fn newest_policies(link: &mut Link) -> Result<BTreeMap<Name, Signed>, Faul
     let asking = stream.info_with_subjects(bucket.key_subject(">"));
     let mut subjects = link.run_on_bucket(bucket, asking).await?;
     let (mut newest, mut bytes) = (BTreeMap::new(), 0);
-    while let Some(found) = poll_fn(|cx| Pin::new(&mut subjects).poll_next(cx)).await {
+    while let Some(found) = subjects.next().await {
         let (subject, _) = found.map_err(|error| Fault::bucket_error(bucket.name(), &error))?;
         let Ok(Key::Policy(label)) = Key::parse(bucket, &subject) else {
             continue;

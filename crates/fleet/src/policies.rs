@@ -6,13 +6,11 @@
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
-use std::future::poll_fn;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use async_nats::Subscriber;
-use futures_util::Stream;
+use futures_util::StreamExt as _;
 use thalweg_units::random::Random;
 use tokio::time::{sleep, sleep_until};
 
@@ -130,7 +128,7 @@ impl Policies {
                 tokio::select! {
                     fault = link.wait_for_event() => return Err(fault),
                     () = sleep_until(next.into()) => break,
-                    rung = next_notification(&mut bell) => {
+                    rung = bell.next() => {
                         if rung.is_none() {
                             return Err(Fault::new(Kind::Unreachable, "the connection was lost"));
                         }
@@ -223,10 +221,6 @@ fn add_newest(newest: &mut Vec<Policy>, policy: Policy, agent: &Name) {
     let is_mine = policy.is_for(agent);
     newest.retain(|before| !is_mine && before.is_for(agent));
     newest.push(policy);
-}
-
-async fn next_notification(bell: &mut Subscriber) -> Option<async_nats::Message> {
-    poll_fn(|cx| Pin::new(&mut *bell).poll_next(cx)).await
 }
 
 #[cfg(test)]

@@ -5,13 +5,11 @@
 //! message, so neither a lost consumer nor another server loses anything. Of each key with a history
 //! of one only the newest is read.
 
-use std::future::poll_fn;
-use std::pin::Pin;
 use std::time::{Duration, Instant};
 
 use async_nats::jetstream::consumer::{AckPolicy, Consumer, DeliverPolicy, pull};
 use async_nats::jetstream::stream;
-use futures_util::Stream;
+use futures_util::StreamExt as _;
 
 use crate::bucket::Bucket;
 use crate::fault::{Fault, Kind};
@@ -258,7 +256,7 @@ impl Puller {
             let batch = consumer.fetch().max_messages(most).max_bytes(BATCH_BYTES);
             let mut batch = batch.messages().await?;
             let mut messages = Vec::new();
-            while let Some(message) = poll_fn(|cx| Pin::new(&mut batch).poll_next(cx)).await {
+            while let Some(message) = batch.next().await {
                 match message {
                     Ok(message) => {
                         let is_end = message.payload.is_empty() && message.headers.is_none();

@@ -56,6 +56,14 @@ pub enum SetupError {
     Wrong(String),
 }
 
+impl SetupError {
+    /// For `map_err`: the file.
+    fn of_file(file: &Path) -> impl FnOnce(io::Error) -> Self {
+        let file = file.to_owned();
+        move |why| Self::File { file, why }
+    }
+}
+
 /// Fleet that is to be set up.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -79,22 +87,6 @@ pub struct Plan {
     pub renew: bool,
 }
 
-impl Default for Plan {
-    fn default() -> Self {
-        Self {
-            servers: Vec::new(),
-            agents: Vec::new(),
-            listen: IpAddr::from([0, 0, 0, 0]),
-            port: 4222,
-            cluster_port: 6222,
-            at: "/etc/thalweg-fleet".into(),
-            store: "/var/lib/nats/thalweg".into(),
-            store_bytes: 4 << 30,
-            renew: false,
-        }
-    }
-}
-
 /// Files and keys that were set up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
@@ -116,10 +108,7 @@ pub fn set_up_fleet(directory: &Path, plan: &Plan) -> Result<Report, SetupError>
     create_directory(directory)?;
     let lock = fs::File::open(directory);
     let lock = lock.and_then(|opened| opened.lock().map(|()| opened));
-    let _lock = lock.map_err(|why| SetupError::File {
-        file: directory.to_owned(),
-        why,
-    })?;
+    let _lock = lock.map_err(SetupError::of_file(directory))?;
     for part in ["users", "agents", "servers"] {
         create_directory(&directory.join(part))?;
     }
@@ -227,10 +216,8 @@ fn add_agent(directory: &Path, agent: &Name, authority: &Authority) -> Result<()
     create_directory(&place)?;
     let seed = place.join("agent.nk");
     match fs::remove_file(&seed) {
-        Err(why) if why.kind() != io::ErrorKind::NotFound => {
-            return Err(SetupError::File { file: seed, why });
-        }
-        _ => {}
+        Err(why) if why.kind() == io::ErrorKind::NotFound => {}
+        removed => removed.map_err(SetupError::of_file(&seed))?,
     }
     let key = UserKey::generate();
     key.write_new(&seed)?;
@@ -266,15 +253,11 @@ fn known_agents(users: &Path) -> Result<Vec<AgentUser>, SetupError> {
 
 /// Names in a directory, in order.
 fn directory_names(directory: &Path) -> Result<Vec<String>, SetupError> {
-    let failed = |why: io::Error| SetupError::File {
-        file: directory.to_owned(),
-        why,
-    };
-    let mut names = Vec::new();
-    for entry in fs::read_dir(directory).map_err(failed)? {
-        let name = entry.map_err(failed)?.file_name();
-        names.extend(name.to_str().map(str::to_owned));
-    }
+    let entries = fs::read_dir(directory).and_then(|all| all.collect::<io::Result<Vec<_>>>());
+    let entries = entries.map_err(SetupError::of_file(directory))?.into_iter();
+    let mut names: Vec<String> = entries
+        .filter_map(|entry| entry.file_name().into_string().ok())
+        .collect();
     names.sort();
     Ok(names)
 }
@@ -284,16 +267,10 @@ fn create_directory(directory: &Path) -> Result<(), SetupError> {
         .recursive(true)
         .mode(0o700)
         .create(directory);
-    made.map_err(|why| SetupError::File {
-        file: directory.to_owned(),
-        why,
-    })
+    made.map_err(SetupError::of_file(directory))
 }
 
 fn write_file(file: &Path, text: &str, mode: u32) -> Result<(), SetupError> {
     let written = Draft::new(file, mode).and_then(|draft| draft.replace(text.as_bytes()));
-    written.map_err(|why| SetupError::File {
-        file: file.to_owned(),
-        why,
-    })
+    written.map_err(SetupError::of_file(file))
 }

@@ -5,9 +5,6 @@
 //! that another agent tells, too, or nearly so. These are refused, and with them all that the agent
 //! tells of the comparison.
 
-use std::error::Error;
-use std::fmt;
-
 use crate::cluster::Moments;
 use crate::compare::{CLUSTERS_MIN, Comparison, compare_groups};
 use crate::ledger::Group;
@@ -44,40 +41,23 @@ pub struct SideReport {
 }
 
 /// Why nothing that an agent tells counts.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
     /// Something of it cannot be.
-    Impossible(Impossible),
+    #[error(transparent)]
+    Impossible(#[from] Impossible),
     /// Another agent tells nearly the same of a measure: one machine is a copy of the other, or an
     /// agent repeats what it heard.
+    #[error("nearly the same sums as those of {of}, which count once: is one a copy of the other?")]
     Copy {
         /// The agent that counts.
         of: String,
     },
 }
 
-impl fmt::Display for Refused {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Impossible(what) => what.fmt(formatter),
-            Self::Copy { of } => write!(
-                formatter,
-                "nearly the same sums as those of {of}, which count once: is one a copy of the other?"
-            ),
-        }
-    }
-}
-
-impl Error for Refused {}
-
-impl From<Impossible> for Refused {
-    fn from(what: Impossible) -> Self {
-        Self::Impossible(what)
-    }
-}
-
 /// Sums that no clusters have.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{measure} of {side}: {what}")]
 pub struct Impossible {
     /// The measure.
     pub measure: &'static str,
@@ -86,19 +66,6 @@ pub struct Impossible {
     /// Description of the error.
     pub what: &'static str,
 }
-
-impl fmt::Display for Impossible {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            measure,
-            side,
-            what,
-        } = self;
-        write!(formatter, "{measure} of {side}: {what}")
-    }
-}
-
-impl Error for Impossible {}
 
 impl SideReport {
     /// Whether there are clusters that have these sums, as far as is easily told.

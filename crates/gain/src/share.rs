@@ -1,5 +1,7 @@
 //! How the 5 % of false alarms is shared among all that is compared.
 
+use strum::{EnumString, IntoStaticStr};
+
 use crate::advice::CHOICES_MAX;
 use crate::row::{ROWS, Row};
 
@@ -8,7 +10,8 @@ use crate::row::{ROWS, Row};
 pub const ALPHA: f64 = 0.05;
 
 /// Common property of a group of connections.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, EnumString, IntoStaticStr)]
+#[strum(serialize_all = "lowercase")]
 pub enum Scope {
     /// All of them.
     All,
@@ -28,18 +31,12 @@ impl Scope {
 
     /// Name of the scope, in files and on the command line.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::All => "all",
-            Self::Arm => "arm",
-            Self::Prefix => "prefix",
-            Self::Port => "port",
-            Self::Source => "source",
-        }
+        self.into()
     }
 
     /// The scope of a name.
     pub fn parse(name: &str) -> Option<Self> {
-        Self::EACH.into_iter().find(|scope| scope.name() == name)
+        name.parse().ok()
     }
 
     /// Largest number of groups at a time. It bounds memory, and α depends on it.

@@ -1,5 +1,7 @@
 //! Sides of a comparison: who chose the CC of a connection.
 
+use strum::{EnumString, IntoStaticStr};
+
 /// Longest name of a CC, bytes; as in the kernel, without the closing NUL.
 const NAME_MAX: usize = 15;
 
@@ -36,7 +38,8 @@ impl std::fmt::Debug for Arm {
 }
 
 /// Origin of the measurements that decide.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, EnumString, IntoStaticStr)]
+#[strum(serialize_all = "lowercase")]
 pub enum Source {
     /// Measurements of this agent.
     Own,
@@ -47,16 +50,12 @@ pub enum Source {
 impl Source {
     /// Name of the source, in files and on the command line.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Own => "own",
-            Self::Fleet => "fleet",
-        }
+        self.into()
     }
 
     /// The source of a name.
     pub fn parse(name: &str) -> Option<Self> {
-        let mut each = [Self::Own, Self::Fleet].into_iter();
-        each.find(|source| source.name() == name)
+        name.parse().ok()
     }
 }
 

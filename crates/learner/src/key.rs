@@ -3,6 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use thalweg_units::prefix::{MAPPED, Prefix, address_bits, is_ipv4, prefix_mask};
+use thalweg_units::random::hash_bytes;
 
 /// Scope of a record: a host, or one of the groups that contain it, the narrowest first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -128,10 +129,7 @@ pub(crate) fn mix_hash(hash: u64, word: u64) -> u64 {
 /// bits), never 0. It depends on nothing else, so a record stays with its name whatever becomes of
 /// the table.
 pub fn network_number(name: &str) -> u64 {
-    let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-    });
-    hash.max(1)
+    hash_bytes(name.bytes()).max(1)
 }
 
 /// A prefix length out of range.

@@ -11,11 +11,13 @@ pub use keys::KEYS;
 
 use crate::Version;
 use std::time::Duration;
+use strum::{IntoStaticStr, VariantArray};
 use thalweg_units::grammar::{self, duration_text, rate_text, size_text};
 use thalweg_units::schema;
 
 /// When an operation is carried out. The numbers are those of `enum thalweg_stage`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "lowercase")]
 #[repr(u8)]
 pub enum Stage {
     /// Before the SYN leaves.
@@ -38,34 +40,11 @@ pub enum Stage {
 
 impl Stage {
     /// All stages, in order.
-    pub const ALL: [Self; 8] = [
-        Self::Connect,
-        Self::Listen,
-        Self::Asked,
-        Self::Established,
-        Self::Retransmission,
-        Self::Rto,
-        Self::Rtt,
-        Self::Close,
-    ];
+    pub const ALL: &'static [Self] = Self::VARIANTS;
 
     /// Name of the stage in `[rule.on.NAME]`.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Connect => "connect",
-            Self::Listen => "listen",
-            Self::Asked => "asked",
-            Self::Established => "established",
-            Self::Retransmission => "retransmission",
-            Self::Rto => "rto",
-            Self::Rtt => "rtt",
-            Self::Close => "close",
-        }
-    }
-
-    /// The stage with that name.
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|stage| stage.name() == name)
+    pub fn name(self) -> &'static str {
+        self.into()
     }
 
     /// Bit of the stage in a mask of stages.
@@ -76,9 +55,8 @@ impl Stage {
 
 /// The stages of a mask, in order.
 pub fn stages_in_mask(mask: u8) -> impl Iterator<Item = Stage> {
-    Stage::ALL
-        .into_iter()
-        .filter(move |stage| mask & stage.bit() != 0)
+    let all = Stage::ALL.iter().copied();
+    all.filter(move |stage| mask & stage.bit() != 0)
 }
 
 /// How the kernel program applies a key.
@@ -291,42 +269,4 @@ impl Key {
             }
         }
     }
-}
-
-/// The table of `docs/reference/policy.md`.
-pub fn markdown_table() -> String {
-    let mut text = "| Key | Accepts | Stages | Kernel option | Since | Effect |\n\
-                    |---|---|---|---|---|---|\n"
-        .to_owned();
-    let names = |mask: u8| {
-        let names: Vec<&str> = stages_in_mask(mask).map(Stage::name).collect();
-        names.join(", ")
-    };
-    for key in KEYS {
-        let option = match key.option {
-            "" => String::new(),
-            option => format!("`{option}`"),
-        };
-        let (set, on) = (names(key.set), names(key.on & !key.set));
-        // The quotes and units of a range show its type.
-        let accepts = key.accepted_values();
-        let accepts = ["a whole number ", "a duration ", "a size ", "a rate "]
-            .iter()
-            .find_map(|kind| accepts.strip_prefix(kind))
-            .unwrap_or(&accepts);
-        // The stages of most keys; the page explains the word.
-        let at = match (set.as_str(), on.as_str()) {
-            ("connect, established", "listen, retransmission, rto, rtt") => "any".to_owned(),
-            (_, "") => set,
-            _ => format!("{set}; {on}"),
-        };
-        text.push_str(&format!(
-            "| `{}` | `{}` | {at} | {option} | {} | {} |\n",
-            key.name,
-            accepts.strip_prefix("from ").unwrap_or(accepts),
-            key.since,
-            key.effect,
-        ));
-    }
-    text
 }

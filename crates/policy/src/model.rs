@@ -7,6 +7,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use strum::{EnumString, IntoStaticStr, VariantArray};
 use thalweg_units::Position;
 use thalweg_units::grammar::{duration_text, rate_text, share_text, size_text};
 use thalweg_units::prefix::{MAPPED, Prefix, address_bits, is_ipv4};
@@ -89,7 +90,8 @@ pub struct Ports {
 }
 
 /// Who opens a flow.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, EnumString, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "lowercase")]
 pub enum Direction {
     /// This machine.
     Active,
@@ -192,7 +194,8 @@ pub enum FlowKind {
 }
 
 /// A condition that can fail.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub enum Condition {
     /// `remote`.
     Remote,
@@ -219,18 +222,7 @@ pub enum Condition {
 impl Condition {
     /// Key of the condition in `[rule.match]`.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Remote => "remote",
-            Self::Local => "local",
-            Self::SamePrefix => "same_prefix",
-            Self::RemotePort => "remote_port",
-            Self::LocalPort => "local_port",
-            Self::Direction => "direction",
-            Self::Cgroup => "cgroup",
-            Self::Container => "container",
-            Self::Netns => "netns",
-            Self::Sample => "sample",
-        }
+        self.into()
     }
 }
 
@@ -424,55 +416,45 @@ impl Conditions {
 
     /// Condition and value, as in the file, of the conditions that are set.
     pub fn condition_texts(&self) -> Vec<(Condition, String)> {
-        let list = |items: Vec<String>| match <[String; 1]>::try_from(items) {
-            Ok([one]) => format!("{one:?}"),
-            Err(items) => format!("{items:?}"),
+        let list = |items: Vec<String>| match &items[..] {
+            [] => None,
+            [one] => Some(format!("{one:?}")),
+            items => Some(format!("{items:?}")),
         };
-        let names = |items: &[String]| list(items.to_vec());
         let prefixes = |items: &[Prefix]| list(items.iter().map(Prefix::to_string).collect());
-        let ports = |items: &[Ports]| match items {
-            [one] => one.to_toml(),
-            all => format!(
-                "[{}]",
-                all.iter()
-                    .map(|one| one.to_toml())
-                    .collect::<Vec<_>>()
-                    .join(", ")
-            ),
+        let ports = |items: &[Ports]| {
+            let all: Vec<String> = items.iter().map(|one| one.to_toml()).collect();
+            match &all[..] {
+                [] => None,
+                [one] => Some(one.clone()),
+                all => Some(format!("[{}]", all.join(", "))),
+            }
         };
-        let mut texts = Vec::new();
-        if !self.remote.is_empty() {
-            texts.push((Condition::Remote, prefixes(&self.remote)));
-        }
-        if !self.local.is_empty() {
-            texts.push((Condition::Local, prefixes(&self.local)));
-        }
-        if let Some(same) = self.same_prefix {
-            texts.push((Condition::SamePrefix, same.to_string()));
-        }
-        if !self.remote_port.is_empty() {
-            texts.push((Condition::RemotePort, ports(&self.remote_port)));
-        }
-        if !self.local_port.is_empty() {
-            texts.push((Condition::LocalPort, ports(&self.local_port)));
-        }
-        if let Some(direction) = self.direction {
-            texts.push((Condition::Direction, format!("{:?}", direction.name())));
-        }
-        if !self.cgroup.is_empty() {
-            texts.push((Condition::Cgroup, names(&self.cgroup)));
-        }
-        if !self.container.is_empty() {
-            let containers = self.container.iter().map(Selector::to_string);
-            texts.push((Condition::Container, list(containers.collect())));
-        }
-        if let Some(netns) = &self.netns {
-            texts.push((Condition::Netns, netns.to_string()));
-        }
-        if let Some(share) = self.sample {
-            texts.push((Condition::Sample, format!("{:?}", share_text(share.into()))));
-        }
+        let containers = self.container.iter().map(Selector::to_string);
+        let direction = self.direction.map(|it| format!("{:?}", it.name()));
+        let sample = self.sample.map(|it| format!("{:?}", share_text(it.into())));
+        let texts = [
+            (Condition::Remote, prefixes(&self.remote)),
+            (Condition::Local, prefixes(&self.local)),
+            (
+                Condition::SamePrefix,
+                self.same_prefix.map(|it| it.to_string()),
+            ),
+            (Condition::RemotePort, ports(&self.remote_port)),
+            (Condition::LocalPort, ports(&self.local_port)),
+            (Condition::Direction, direction),
+            (Condition::Cgroup, list(self.cgroup.clone())),
+            (Condition::Container, list(containers.collect())),
+            (
+                Condition::Netns,
+                self.netns.as_ref().map(Namespace::to_string),
+            ),
+            (Condition::Sample, sample),
+        ];
+        let texts = texts.into_iter();
         texts
+            .filter_map(|(condition, text)| Some((condition, text?)))
+            .collect()
     }
 
     /// Whether the rule can match flows of a family.
@@ -567,10 +549,7 @@ impl std::fmt::Display for Ports {
 impl Direction {
     /// Name of the direction in a policy.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Active => "active",
-            Self::Passive => "passive",
-        }
+        self.into()
     }
 }
 

@@ -372,7 +372,7 @@ fn read_containers(table: &mut Table<'_>) -> Vec<Selector> {
 fn read_actions(reader: &Reader<'_>, table: &mut Table<'_>) -> Vec<Action> {
     let mut actions: Vec<(usize, Action)> = Vec::new();
     if let Some(mut on) = table.take_table("on") {
-        for stage in Stage::ALL {
+        for &stage in Stage::ALL {
             // Queries of the kernel are answered, never set: they are in [rule.set].
             if stage == Stage::Asked {
                 continue;

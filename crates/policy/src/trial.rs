@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use thalweg_units::random::hash_bytes;
+
 use crate::model::{Conditions, Rule};
 
 /// A rule with a share, as an experiment. The flows of its match that draw a larger number are left
@@ -37,7 +39,7 @@ pub(crate) fn find_trials(rules: &[Rule]) -> Vec<(usize, Trial)> {
             let trial = Trial {
                 share: *share,
                 ladder: steps[0].0 as u32,
-                key: hash(text.as_bytes()),
+                key: hash_bytes(text.bytes()),
             };
             trials.push((*id, trial));
         }
@@ -60,11 +62,4 @@ fn settings_key(rule: &Rule) -> String {
         format!(" {key} {stages} {value:?}")
     });
     rule.name.clone() + &settings.collect::<String>()
-}
-
-/// FNV-1a, 64 bits: the same in each version, since stores keep it.
-fn hash(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
-    })
 }

@@ -68,7 +68,7 @@ pub struct Reply {
     pub reason: &'static str,
     runtime: Runtime,
     /// The process at the other end, if this one can know it.
-    agent: Option<i32>,
+    agent: Option<u32>,
     /// Limit of each wait; `None`: no limit.
     timeout: Option<Duration>,
     body: Incoming,
@@ -104,7 +104,7 @@ impl Connection {
     ) -> io::Result<Reply> {
         let Self { runtime, stream } = self;
         let agent = stream.peer_cred().ok().and_then(|agent| agent.pid());
-        let agent = agent.filter(|pid| *pid > 0);
+        let agent = agent.and_then(|pid| u32::try_from(pid).ok().filter(|pid| *pid > 0));
         let (document, length) = body.unwrap_or_else(|| (Box::new(io::empty()), 0));
         let mut document = document.take(length);
         let parts = std::iter::from_fn(move || {
@@ -171,7 +171,7 @@ impl Read for Reply {
 /// Waits until the limit has passed, if there is one, or the agent is stopped. `failed` says what it
 /// has not done.
 async fn wait_for_agent<T>(
-    agent: Option<i32>,
+    agent: Option<u32>,
     timeout: Option<Duration>,
     failed: &str,
     awaited: impl Future<Output = T>,
@@ -198,7 +198,7 @@ async fn wait_for_agent<T>(
 }
 
 /// Whether a signal or a debugger has stopped a process.
-fn is_stopped(pid: i32) -> bool {
+pub fn is_stopped(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     // The name, in parentheses, may contain anything.
     let state = stat.rsplit_once(')').map(|(_, rest)| rest.trim_start());

@@ -14,6 +14,7 @@ use nix::libc;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::error::Error;
 
@@ -173,15 +174,8 @@ pub fn wait_for_event(
 
 /// A descriptor that becomes readable when the process ends (Linux 5.3).
 pub fn open_pidfd(pid: u32) -> io::Result<OwnedFd> {
-    use std::os::fd::FromRawFd;
-    // SAFETY: takes two integers; on success the descriptor is new and ours.
-    unsafe {
-        let fd = libc::syscall(libc::SYS_pidfd_open, pid as libc::pid_t, 0);
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        Ok(OwnedFd::from_raw_fd(fd as i32))
-    }
+    let pid = Pid::from_raw(pid as i32).ok_or(Errno::ESRCH)?;
+    Ok(pidfd_open(pid, PidfdFlags::empty())?)
 }
 
 #[cfg(test)]

@@ -1,9 +1,10 @@
 //! Faults of a part of a model.
 
-use std::fmt;
+use std::fmt::Display;
 
 /// A fault of one part of a model.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{field}: found {found}, expected {expected}")]
 pub struct Fault {
     /// Name of the part.
     pub field: String,
@@ -15,11 +16,7 @@ pub struct Fault {
 
 impl Fault {
     /// A fault from values that can be displayed.
-    pub fn new(
-        field: impl fmt::Display,
-        found: impl fmt::Display,
-        expected: impl fmt::Display,
-    ) -> Self {
+    pub fn new(field: impl Display, found: impl Display, expected: impl Display) -> Self {
         Self {
             field: field.to_string(),
             found: found.to_string(),
@@ -27,16 +24,3 @@ impl Fault {
         }
     }
 }
-
-impl fmt::Display for Fault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            field,
-            found,
-            expected,
-        } = self;
-        write!(f, "{field}: found {found}, expected {expected}")
-    }
-}
-
-impl std::error::Error for Fault {}

@@ -1,5 +1,6 @@
 //! Features: a network's inputs.
 
+use strum::{EnumString, IntoStaticStr};
 use thalweg_learner::{ONE_Q16, log2_q16};
 
 use crate::{Fault, MAX_RATE, ONE_Q15, rounded_shift};
@@ -17,7 +18,8 @@ const MAX_DIFFERENCE_Q24: i64 = 1 << 31;
 const MAX_SCALE_Q16: u32 = 1 << 28;
 
 /// One number per decision.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, EnumString, IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub enum FeatureKind {
     /// The action of the previous decision; 0 at the first.
     Action,
@@ -43,18 +45,12 @@ impl FeatureKind {
 
     /// Name of the feature in model files.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Action => "action",
-            Self::Error => "error",
-            Self::LogRate => "log_rate",
-            Self::Queue => "queue",
-            Self::ErrorChange => "error_change",
-        }
+        self.into()
     }
 
     /// The kind with that name.
     pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|kind| kind.name() == name)
+        name.parse().ok()
     }
 }
 

@@ -49,6 +49,23 @@ impl ReadError {
         matches!(self, Self::System { why, .. } if why.kind() == io::ErrorKind::NotFound)
     }
 
+    fn of_system(file: &Path) -> impl Fn(io::Error) -> Self {
+        |why| Self::System {
+            file: file.to_owned(),
+            why,
+        }
+    }
+
+    fn check_length(file: &Path, length: u64, max: u64) -> Result<(), Self> {
+        if length > max {
+            return Err(Self::Size {
+                file: file.to_owned(),
+                max,
+            });
+        }
+        Ok(())
+    }
+
     /// Whether the same file may be readable later, as after an error of a disk.
     pub fn may_pass(&self) -> bool {
         matches!(self, Self::System { why, .. } if error_may_pass(why))
@@ -69,7 +86,7 @@ pub fn error_may_pass(why: &io::Error) -> bool {
 /// # Errors
 /// The file cannot be read, is no regular file, or is larger.
 pub fn read_bytes(file: &Path, max: u64) -> Result<Vec<u8>, ReadError> {
-    take_bytes(open_regular(file, max)?, file, max)
+    read_open(open_regular(file, max)?, file, max)
 }
 
 /// The bytes of a file that [`open_regular`] has opened, at most `max`; `file` is for messages.
@@ -77,7 +94,14 @@ pub fn read_bytes(file: &Path, max: u64) -> Result<Vec<u8>, ReadError> {
 /// # Errors
 /// The file cannot be read, or is larger by now.
 pub fn read_open(opened: File, file: &Path, max: u64) -> Result<Vec<u8>, ReadError> {
-    take_bytes(opened, file, max)
+    let mut bytes = Vec::new();
+    // One more byte reveals a file that grows meanwhile, or whose length is unknown.
+    opened
+        .take(max.saturating_add(1))
+        .read_to_end(&mut bytes)
+        .map_err(ReadError::of_system(file))?;
+    ReadError::check_length(file, bytes.len() as u64, max)?;
+    Ok(bytes)
 }
 
 /// A regular file of at most `max` bytes, open for reading. It may grow later.
@@ -85,10 +109,7 @@ pub fn read_open(opened: File, file: &Path, max: u64) -> Result<Vec<u8>, ReadErr
 /// # Errors
 /// As [`read_bytes`].
 pub fn open_regular(file: &Path, max: u64) -> Result<File, ReadError> {
-    let system = |why| ReadError::System {
-        file: file.to_owned(),
-        why,
-    };
+    let system = ReadError::of_system(file);
     let regular = |kind: FileType| match not_regular(kind) {
         None => Ok(()),
         Some(found) => Err(ReadError::Kind {
@@ -97,21 +118,16 @@ pub fn open_regular(file: &Path, max: u64) -> Result<File, ReadError> {
         }),
     };
     // The name is checked first, because opening a device may already have an effect.
-    regular(fs::metadata(file).map_err(system)?.file_type())?;
+    regular(fs::metadata(file).map_err(&system)?.file_type())?;
     // Opening must not block, whatever has replaced the file since then.
     let open = OpenOptions::new()
         .read(true)
         .custom_flags(libc::O_NONBLOCK)
         .open(file)
-        .map_err(system)?;
-    let metadata = open.metadata().map_err(system)?;
+        .map_err(&system)?;
+    let metadata = open.metadata().map_err(&system)?;
     regular(metadata.file_type())?;
-    if metadata.len() > max {
-        return Err(ReadError::Size {
-            file: file.to_owned(),
-            max,
-        });
-    }
+    ReadError::check_length(file, metadata.len(), max)?;
     Ok(open)
 }
 
@@ -138,16 +154,8 @@ pub fn standard_input(max: u64) -> Result<File, ReadError> {
         file.rewind()?;
         Ok((file, length))
     };
-    let (file, length) = spool().map_err(|why| ReadError::System {
-        file: name.to_owned(),
-        why,
-    })?;
-    if length > max {
-        return Err(ReadError::Size {
-            file: name.to_owned(),
-            max,
-        });
-    }
+    let (file, length) = spool().map_err(ReadError::of_system(name))?;
+    ReadError::check_length(name, length, max)?;
     Ok(file)
 }
 
@@ -159,24 +167,6 @@ pub fn decode_text(bytes: Vec<u8>, file: &Path) -> Result<String, Faults> {
     reader::decode_text(&bytes, file)?;
     // The bytes were just found to be UTF-8.
     Ok(String::from_utf8(bytes).unwrap_or_default())
-}
-
-fn take_bytes(from: impl Read, file: &Path, max: u64) -> Result<Vec<u8>, ReadError> {
-    let mut bytes = Vec::new();
-    // One more byte reveals a file that grows meanwhile, or whose length is unknown.
-    from.take(max.saturating_add(1))
-        .read_to_end(&mut bytes)
-        .map_err(|why| ReadError::System {
-            file: file.to_owned(),
-            why,
-        })?;
-    if bytes.len() as u64 > max {
-        return Err(ReadError::Size {
-            file: file.to_owned(),
-            max,
-        });
-    }
-    Ok(bytes)
 }
 
 /// A file that will be written: whole when [`Draft::replace`] or [`Draft::persist`] is called, or
@@ -220,9 +210,7 @@ impl Draft {
             }
             Err(_) => (file.to_owned(), None),
         };
-        let beside = tempfile::Builder::new()
-            .permissions(Permissions::from_mode(mode))
-            .tempfile_in(parent_directory(&file))?;
+        let beside = file_beside(&file, mode)?;
         if let Some(permissions) = permissions {
             // The umask applies to new files only.
             beside.as_file().set_permissions(permissions)?;
@@ -260,7 +248,7 @@ impl Draft {
             Target::Beside(file, beside) => {
                 beside.as_file().sync_all()?;
                 beside.persist(&file)?;
-                File::open(parent_directory(&file))?.sync_all()
+                sync_directory(&file)
             }
         }
     }
@@ -271,13 +259,11 @@ impl Draft {
 /// # Errors
 /// Something of that name exists; else as [`Draft`].
 pub fn create_new(file: &Path, mode: u32, bytes: &[u8]) -> io::Result<()> {
-    let mut beside = tempfile::Builder::new()
-        .permissions(Permissions::from_mode(mode))
-        .tempfile_in(parent_directory(file))?;
+    let mut beside = file_beside(file, mode)?;
     beside.write_all(bytes)?;
     beside.as_file().sync_all()?;
     beside.persist_noclobber(file)?;
-    File::open(parent_directory(file))?.sync_all()
+    sync_directory(file)
 }
 
 /// Writes a file whole or not at all; readable by all, as far as the umask allows.
@@ -286,6 +272,16 @@ pub fn create_new(file: &Path, mode: u32, bytes: &[u8]) -> io::Result<()> {
 /// As [`Draft`].
 pub fn replace_file(file: &Path, bytes: impl AsRef<[u8]>) -> io::Result<()> {
     Draft::new(file, 0o666)?.replace(bytes.as_ref())
+}
+
+fn file_beside(file: &Path, mode: u32) -> io::Result<tempfile::NamedTempFile> {
+    tempfile::Builder::new()
+        .permissions(Permissions::from_mode(mode))
+        .tempfile_in(parent_directory(file))
+}
+
+fn sync_directory(file: &Path) -> io::Result<()> {
+    File::open(parent_directory(file))?.sync_all()
 }
 
 fn parent_directory(file: &Path) -> &Path {

@@ -19,22 +19,27 @@ pub fn is_unseen(character: char) -> bool {
 
 /// A text as one line, with unseen characters escaped.
 pub fn printable(text: &str) -> String {
-    escaped(text, is_unseen).into_owned()
+    escape_unseen(text, is_unseen, char::escape_default).into_owned()
 }
 
 /// As [`printable`], but lines and tabs stay.
 pub fn printable_lines(text: &str) -> Cow<'_, str> {
-    escaped(text, |it| !matches!(it, '\n' | '\t') && is_unseen(it))
+    let is_escaped = |it: char| !matches!(it, '\n' | '\t') && is_unseen(it);
+    escape_unseen(text, is_escaped, char::escape_default)
 }
 
-fn escaped(text: &str, is_escaped: impl Fn(char) -> bool) -> Cow<'_, str> {
+fn escape_unseen<T: std::fmt::Display>(
+    text: &str,
+    is_escaped: impl Fn(char) -> bool,
+    escape: impl Fn(char) -> T,
+) -> Cow<'_, str> {
     if !text.contains(&is_escaped) {
         return Cow::Borrowed(text);
     }
     let mut shown = String::with_capacity(text.len() + 16);
     for character in text.chars() {
         match is_escaped(character) {
-            true => shown.extend(character.escape_default()),
+            true => shown += &escape(character).to_string(),
             false => shown.push(character),
         }
     }
@@ -44,20 +49,13 @@ fn escaped(text: &str, is_escaped: impl Fn(char) -> bool) -> Cow<'_, str> {
 /// A JSON document with unseen characters in its strings escaped. Its value stays the same.
 pub fn printable_json(document: &str) -> Cow<'_, str> {
     let is_escaped = |it: char| !it.is_ascii_whitespace() && is_unseen(it);
-    if !document.contains(is_escaped) {
-        return Cow::Borrowed(document);
-    }
-    let mut shown = String::with_capacity(document.len() + 16);
-    for character in document.chars() {
-        if is_escaped(character) {
-            for unit in character.encode_utf16(&mut [0; 2]) {
-                shown += &format!("\\u{unit:04x}");
-            }
-        } else {
-            shown.push(character);
-        }
-    }
-    Cow::Owned(shown)
+    escape_unseen(document, is_escaped, |character| {
+        let mut units = [0; 2];
+        let units = character.encode_utf16(&mut units).iter();
+        units
+            .map(|unit| format!("\\u{unit:04x}"))
+            .collect::<String>()
+    })
 }
 
 #[cfg(test)]

@@ -33,6 +33,13 @@ impl Random {
     }
 }
 
+/// FNV-1a, 64 bits: the same in each version, since stores and messages have it.
+pub fn hash_bytes(bytes: impl IntoIterator<Item = u8>) -> u64 {
+    (bytes.into_iter()).fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}
+
 /// Spreads a number's bits over the whole word.
 #[inline]
 pub const fn mix(mut z: u64) -> u64 {

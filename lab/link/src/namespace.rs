@@ -21,7 +21,7 @@ use nix::sys::socket::{
 };
 use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, fork, getegid, geteuid};
-use thalweg_process::capabilities;
+use thalweg_process::capabilities::{self, CapabilitySet};
 
 use crate::error::Error;
 use crate::resolv;
@@ -51,12 +51,10 @@ const DESCRIPTORS: usize = 7;
 
 /// Capabilities of a command in its user namespace, though it is not root there: for `ip`, `tc`, `tcpdump` and
 /// `/proc/sys/net`, and low ports.
-const KEPT: [u32; 4] = [
-    capabilities::NET_ADMIN,
-    capabilities::NET_RAW,
-    capabilities::NET_BIND_SERVICE,
-    capabilities::SYS_ADMIN,
-];
+const KEPT: CapabilitySet = CapabilitySet::NET_ADMIN
+    .union(CapabilitySet::NET_RAW)
+    .union(CapabilitySet::NET_BIND_SERVICE)
+    .union(CapabilitySet::SYS_ADMIN);
 
 /// Both ends of a link.
 #[derive(Debug)]
@@ -232,7 +230,7 @@ impl Entrance {
             .as_deref()
             .map_or(Ok(()), resolv::replace_resolv_conf)?;
         match self.user {
-            Some(_) => capabilities::keep_across_exec(&KEPT),
+            Some(_) => capabilities::keep_across_exec(KEPT),
             None => Ok(()),
         }
     }

@@ -7,9 +7,9 @@ use thalweg_agent::view::{Advice, AdviceChoice, AdviceGroup, AdviceLimits};
 use thalweg_terminal::output::{self, span_text};
 use thalweg_units::figures::three_digits;
 
-use super::gain;
-use crate::client::percent_encode;
-use crate::options::{Global, parse_host};
+use super::gain::{self, signed_text, unknown_text};
+use crate::client::with_query;
+use crate::options::{Global, parse_host, value_name};
 
 /// Options of `advise`.
 #[derive(Debug, Args)]
@@ -33,18 +33,11 @@ enum By {
 
 /// Says what would be best.
 pub fn run(global: &Global, options: &Options) -> Result<()> {
-    let mut query = Vec::new();
-    if let Some(by) = options.by {
-        query.push(format!("by={}", gain::value_name(by)));
-    }
-    if let Some(prefix) = &options.prefix {
-        query.push(format!("prefix={}", percent_encode(prefix)));
-    }
-    let client = global.agent_client()?;
-    let advice: Advice = match query.is_empty() {
-        true => client.get("/v1/advise")?,
-        false => client.get(&format!("/v1/advise?{}", query.join("&")))?,
-    };
+    let by = options.by.map(value_name);
+    let query = [("by", by.as_deref()), ("prefix", options.prefix.as_deref())];
+    let advice: Advice = global
+        .agent_client()?
+        .get(&with_query("/v1/advise", &query))?;
     output::show_value(&global.format, &advice, || {
         advice_text(&advice, options.by == Some(By::Arm))
     })
@@ -178,18 +171,13 @@ fn time_cells(choice: Option<&AdviceChoice>) -> [String; 3] {
     let Some(row) = row else {
         return Default::default();
     };
-    let signed = |value: f64| {
-        format!(
-            "{}{}",
-            if value > 0.0 { "+" } else { "" },
-            three_digits(value)
-        )
-    };
     let interval = match (row.low, row.high) {
-        (Some(low), Some(high)) => format!("{} to {} %", signed(low), signed(high)),
+        (Some(low), Some(high)) => format!("{} to {} %", signed_text(low), signed_text(high)),
         _ => "too few".to_owned(),
     };
-    let time = row.effect.map_or_else(String::new, |it| signed(it) + " %");
+    let time = row
+        .effect
+        .map_or_else(String::new, |it| signed_text(it) + " %");
     [time, interval, row.treated.to_string()]
 }
 
@@ -204,13 +192,6 @@ fn verdict_text(choice: &AdviceChoice) -> String {
     match choice.ended {
         true => format!("{word}; tried no more"),
         false => word.to_owned(),
-    }
-}
-
-fn unknown_text(known_in_s: Option<u64>) -> String {
-    match known_in_s {
-        None | Some(0) => "not known yet".to_owned(),
-        Some(left) => format!("not known yet; about {}", span_text(left)),
     }
 }
 

@@ -9,9 +9,10 @@ use crate::options::Global;
 /// Lists the congestion controls to choose from.
 pub fn run(global: &Global) -> Result<()> {
     let arms: Vec<Arm> = global.agent_client()?.get("/v1/arms")?;
-    if global.format.json {
-        return output::print_json(&arms);
-    }
+    output::show_value(&global.format, &arms, || arms_table(&arms))
+}
+
+fn arms_table(arms: &[Arm]) -> String {
     let rows = arms.iter().map(arm_row).collect();
     let header = [
         "Arm",
@@ -21,7 +22,7 @@ pub fn run(global: &Global) -> Result<()> {
         "Refusals",
         "Last refusal",
     ];
-    output::print(&output::table(&header, &[4], rows))
+    output::table(&header, &[4], rows)
 }
 
 fn arm_row(arm: &Arm) -> Vec<String> {

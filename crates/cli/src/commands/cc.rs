@@ -232,7 +232,7 @@ fn show_done(global: &Global, what: &str, name: &str) -> Result<()> {
 }
 
 /// Gives an error its documented exit code.
-fn with_exit_code(error: anyhow::Error) -> anyhow::Error {
+pub(super) fn with_exit_code(error: anyhow::Error) -> anyhow::Error {
     match error.downcast_ref().map(Error::root) {
         Some(Error::MissingPrivilege(_) | Error::Unavailable(_)) => {
             Failure::Missing(format!("{error:#}")).into()

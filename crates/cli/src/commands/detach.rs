@@ -8,11 +8,10 @@ use std::time::Duration;
 
 use agents::Agent;
 use anyhow::{Result, bail};
-use nix::sys::signal::Signal;
 use serde::{Deserialize, Serialize};
 use thalweg_agent::{detach, features};
 use thalweg_control::leftovers::{self, Learner, OtherPin};
-use thalweg_control::system::{self, ProcessHandle};
+use thalweg_control::system::{self, ProcessHandle, Signal};
 use thalweg_terminal::output;
 
 use crate::client::{Client, is_forbidden};
@@ -200,9 +199,9 @@ fn end_agent(agent: &Agent, is_asked: bool, outcome: &mut Outcome) {
         return;
     }
     let is_stopped = agent.is_stopped();
-    let sent = process.send_signal(Signal::SIGTERM);
+    let sent = process.send_signal(Signal::TERM);
     let sent = sent.and_then(|()| match is_stopped {
-        true => process.send_signal(Signal::SIGCONT),
+        true => process.send_signal(Signal::CONT),
         false => Ok(()),
     });
     let how = match is_stopped {
@@ -213,7 +212,7 @@ fn end_agent(agent: &Agent, is_asked: bool, outcome: &mut Outcome) {
         return outcome.ended.push(format!("process {pid} {how}"));
     }
     // The agent hangs, and so does its signal handler.
-    let killed = sent.and_then(|()| process.send_signal(Signal::SIGKILL));
+    let killed = sent.and_then(|()| process.send_signal(Signal::KILL));
     match killed {
         Ok(()) if process.ends_within(KILLED) => outcome.ended.push(format!(
             "process {pid} did not end and was killed{}",

@@ -9,7 +9,7 @@ use thalweg_agent::view::{Event, Explanation};
 use thalweg_terminal::output::{self, bytes_text, milliseconds_text, percent_text, rate_text};
 use thalweg_terminal::whole_number;
 
-use crate::client::{Client, percent_encode};
+use crate::client::{Client, percent_encode, with_query};
 use crate::options::{Global, parse_host};
 
 /// Options of `events`.
@@ -40,16 +40,11 @@ enum Line {
 /// Shows decisions and ends of connections, oldest first.
 pub fn run(global: &Global, options: &Options) -> Result<()> {
     let client = global.agent_client()?;
-    let host = options
-        .host
-        .as_deref()
-        .map(|host| percent_encode(&record_key(&client, host)));
-    let host = host.as_deref();
-    let latest = format!(
-        "/v1/events?limit={}{}",
-        options.limit,
-        query_parameter("&host=", host)
-    );
+    let host = options.host.as_deref();
+    let host = host.map(|host| record_key(&client, host));
+    let host = ("host", host.as_deref());
+    let limit = options.limit.to_string();
+    let latest = with_query("/v1/events", &[("limit", Some(&limit)), host]);
     if !options.follow {
         let mut events: Vec<Event> = client.get(&latest)?;
         events.reverse();
@@ -60,7 +55,7 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
     // An event between the two requests is in both responses.
     let seen = std::cell::RefCell::new(HashSet::new());
     client.follow_lines(
-        &format!("/v1/events/stream{}", query_parameter("?host=", host)),
+        &with_query("/v1/events/stream", &[host]),
         &latest,
         |events: Vec<Event>| {
             events.iter().rev().try_for_each(|event| {
@@ -96,12 +91,6 @@ fn record_key(client: &Client, host: &str) -> String {
         .ok()
         .and_then(|found| found.into_iter().next())
         .map_or_else(|| host.to_owned(), |found| found.host.address)
-}
-
-fn query_parameter(name: &str, value: Option<&str>) -> String {
-    value
-        .map(|value| format!("{name}{value}"))
-        .unwrap_or_default()
 }
 
 fn show_event(event: &Event, json: bool) -> Result<()> {

@@ -9,6 +9,7 @@ use thalweg_units::figures::three_digits;
 use thalweg_units::printable;
 
 use super::events;
+use super::hosts::where_measured;
 use crate::client::percent_encode;
 use crate::options::{Global, parse_host};
 
@@ -119,13 +120,7 @@ fn explanation_text(explanation: &Explanation, several: bool) -> String {
 }
 
 fn arm_row(arm: &HostArm, best: Option<&str>) -> Vec<String> {
-    let measured = |text: String| {
-        if arm.evidence > 0.0 {
-            text
-        } else {
-            "-".to_owned()
-        }
-    };
+    let measured = |text| where_measured(arm.evidence, text);
     let mark = if best == Some(arm.arm.as_str()) {
         " *"
     } else if arm.harmful {

@@ -8,7 +8,8 @@ use thalweg_gain::CLUSTERS_MIN;
 use thalweg_terminal::output::{self, span_text};
 use thalweg_units::figures::three_digits;
 
-use crate::options::Global;
+use crate::client::with_query;
+use crate::options::{Global, value_name};
 
 /// Options of `gain`.
 #[derive(Debug, Args)]
@@ -68,17 +69,9 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
             _ => "learner and rules go on as before\n".to_owned(),
         });
     }
-    let mut query = Vec::new();
-    if let Some(by) = options.by {
-        query.push(format!("by={}", value_name(by)));
-    }
-    if let Some(rule) = &options.rule {
-        query.push(format!("rule={}", percent_encode(rule)));
-    }
-    let mut gain: Gain = match query.is_empty() {
-        true => client.get("/v1/gain")?,
-        false => client.get(&format!("/v1/gain?{}", query.join("&")))?,
-    };
+    let by = options.by.map(value_name);
+    let query = [("by", by.as_deref()), ("rule", options.rule.as_deref())];
+    let mut gain: Gain = client.get(&with_query("/v1/gain", &query))?;
     if let Some(measure) = options.measure {
         let measure = value_name(measure);
         for group in &mut gain.groups {
@@ -95,24 +88,6 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
             false => "",
         };
         gain_text(&gain) + note
-    })
-}
-
-/// A word of the command line, as the API has it.
-pub fn value_name(value: impl ValueEnum) -> String {
-    value
-        .to_possible_value()
-        .map_or_else(String::new, |value| value.get_name().to_owned())
-}
-
-/// Percent-encodes all but letters and digits.
-fn percent_encode(text: &str) -> String {
-    text.bytes().fold(String::new(), |mut text, byte| {
-        match byte.is_ascii_alphanumeric() {
-            true => text.push(byte.into()),
-            false => text += &format!("%{byte:02X}"),
-        }
-        text
     })
 }
 
@@ -181,6 +156,20 @@ pub fn comparison_table(rows: &[GainRow], of_rule: bool) -> String {
     output::table(&header, &[1, 2, 3, 4], rows)
 }
 
+/// A difference, with its sign.
+pub fn signed_text(value: f64) -> String {
+    let sign = if value > 0.0 { "+" } else { "" };
+    format!("{sign}{}", three_digits(value))
+}
+
+/// A verdict that is not known yet, and in how many seconds it may be.
+pub fn unknown_text(known_in_s: Option<u64>) -> String {
+    match known_in_s {
+        None | Some(0) => "not known yet".to_owned(),
+        Some(left) => format!("not known yet; about {}", span_text(left)),
+    }
+}
+
 /// A comparison as a row.
 pub fn comparison_row(row: &GainRow) -> Vec<String> {
     let measure = match row.measure.as_str() {
@@ -191,23 +180,15 @@ pub fn comparison_row(row: &GainRow) -> Vec<String> {
         other => other,
     };
     let unit = if row.unit == "percent" { " %" } else { " pts" };
-    let signed = |value: f64| {
-        format!(
-            "{}{}",
-            if value > 0.0 { "+" } else { "" },
-            three_digits(value)
-        )
-    };
     let interval = match (row.low, row.high) {
-        (Some(low), Some(high)) => format!("{} to {}{unit}", signed(low), signed(high)),
+        (Some(low), Some(high)) => format!("{} to {}{unit}", signed_text(low), signed_text(high)),
         _ if row.control.min(row.treated) < CLUSTERS_MIN => "too few".to_owned(),
         _ => "all alike".to_owned(),
     };
-    let verdict = match (row.verdict.as_str(), row.known_in_s) {
-        ("unknown", Some(0)) | ("unknown", None) => "not known yet".to_owned(),
-        ("unknown", Some(left)) => format!("not known yet; about {}", span_text(left)),
-        ("same", _) => "no difference that matters".to_owned(),
-        (word, _) => word.to_owned(),
+    let verdict = match row.verdict.as_str() {
+        "unknown" => unknown_text(row.known_in_s),
+        "same" => "no difference that matters".to_owned(),
+        word => word.to_owned(),
     };
     vec![
         match &row.size {
@@ -215,7 +196,7 @@ pub fn comparison_row(row: &GainRow) -> Vec<String> {
             None => measure.to_owned(),
         },
         row.effect
-            .map_or_else(String::new, |effect| signed(effect) + unit),
+            .map_or_else(String::new, |effect| signed_text(effect) + unit),
         interval,
         row.control.to_string(),
         row.treated.to_string(),

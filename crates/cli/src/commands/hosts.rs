@@ -172,16 +172,21 @@ fn filter_and_sort(hosts: &mut Vec<Host>, filters: &[Filter], options: &Options)
     hosts.truncate(options.limit.unwrap_or(usize::MAX));
 }
 
+/// A figure where there is evidence of it.
+pub fn where_measured(evidence: f64, text: String) -> String {
+    match evidence > 0.0 {
+        true => text,
+        false => "-".to_owned(),
+    }
+}
+
 /// The columns of `explain`, with the host before them.
 fn hosts_table(hosts: &[Host]) -> String {
     let header = [
         "Host", "Arm", "Next", "Cost", "Rate", "RTT", "Retrans", "Scored", "Chosen",
     ];
     let cells = |arm: &HostArm| {
-        let measured = |text: String| match arm.evidence > 0.0 {
-            true => text,
-            false => "-".to_owned(),
-        };
+        let measured = |text| where_measured(arm.evidence, text);
         vec![
             arm.arm.clone(),
             percent_text(arm.next_probability),
@@ -238,10 +243,7 @@ fn table_of_arms(
 fn published_table(hosts: &[Host]) -> String {
     let header = [&PUBLISHED_HOSTS[..], &["Mbit/s", "Next"]].concat();
     let cells = |arm: &HostArm| {
-        let typical = match arm.evidence > 0.0 {
-            true => output::megabits_text(arm.rate_bytes_per_s),
-            false => "-".to_owned(),
-        };
+        let typical = where_measured(arm.evidence, output::megabits_text(arm.rate_bytes_per_s));
         vec![
             arm.arm.clone(),
             arm.metric.to_string(),

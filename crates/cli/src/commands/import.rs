@@ -46,15 +46,11 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
     thalweg_agent::store::check_document(from_start)
         .map_err(|error| anyhow!("{name}: {error}; nothing was imported"))?;
     let answer: Imported = global.agent_client()?.post_file("/v1/import", document)?;
-    if global.format.json {
-        return output::print_json(&answer);
-    }
-    let left_out = match answer.left_out {
-        0 => String::new(),
-        n => format!(", {n} left out"),
-    };
-    output::print(&format!(
-        "{} host records imported{left_out}\n",
-        answer.imported
-    ))
+    output::show_value(&global.format, &answer, || {
+        let left_out = match answer.left_out {
+            0 => String::new(),
+            n => format!(", {n} left out"),
+        };
+        format!("{} host records imported{left_out}\n", answer.imported)
+    })
 }

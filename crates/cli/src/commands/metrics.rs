@@ -35,8 +35,6 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
     let Some(path) = &options.file else {
         return output::write_bytes(&text);
     };
-    let context = || format!("cannot write {}", path.display());
-    let mut draft = Draft::new(path, 0o644).with_context(context)?;
-    draft.append_bytes(&text).with_context(context)?;
-    draft.persist().with_context(context)
+    let written = Draft::new(path, 0o644).and_then(|draft| draft.replace(&text));
+    written.with_context(|| format!("cannot write {}", path.display()))
 }

@@ -32,13 +32,11 @@ pub fn run(global: &Global) -> Result<()> {
     if answer.changed {
         wait_for_session(&client, answer.session)?;
     }
-    if global.format.json {
-        return output::print_json(&answer);
-    }
-    output::print(match answer.changed {
+    let text = match answer.changed {
         true => "the new configuration is in force\n",
         false => "the configuration is as it was\n",
-    })
+    };
+    output::show_value(&global.format, &answer, || text.to_owned())
 }
 
 /// Waits until the agent has gone on with that session.

@@ -14,7 +14,7 @@ use thalweg_learner::window::DEFAULT_MASK;
 use thalweg_learner::{Mode, Params};
 use thalweg_terminal::output;
 
-use crate::options::Global;
+use crate::options::{Global, value_name};
 
 pub mod file;
 mod windows;
@@ -45,17 +45,6 @@ enum LearningRule {
     Random,
 }
 
-impl LearningRule {
-    fn name(self) -> &'static str {
-        match self {
-            LearningRule::Thalweg => "thalweg",
-            LearningRule::Classic => "classic",
-            LearningRule::Default => "default",
-            LearningRule::Random => "random",
-        }
-    }
-}
-
 /// A line of the configuration; what is no number is quoted.
 fn parse_setting(text: &str) -> Result<String, String> {
     let Some((key, value)) = text.split_once('=') else {
@@ -73,13 +62,14 @@ fn parse_setting(text: &str) -> Result<String, String> {
 
 /// Compares a rule with the one that ran.
 pub fn run(global: &Global, options: &Options) -> Result<()> {
+    let name = &*value_name(options.rule);
     let learns = match options.rule {
         LearningRule::Thalweg => Some(Mode::Thalweg),
         LearningRule::Classic => Some(Mode::Classic),
         LearningRule::Default | LearningRule::Random => None,
     };
     if learns.is_none() && !options.set.is_empty() {
-        bail!("--set: the rule {} has no parameters", options.rule.name());
+        bail!("--set: the rule {name} has no parameters");
     }
     let config = parse_settings(&options.set)?;
     let decisions = file::read_decisions(&options.file, &config.networks)?;
@@ -94,7 +84,6 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
         .iter()
         .for_each(|it| replay.add_connection(it));
     let windows = windows::judge_windows(&decisions.windows, DEFAULT_MASK);
-    let name = options.rule.name();
     let outcome = match replay.replay_outcome() {
         Ok(outcome) => Ok(outcome),
         Err(small) => {

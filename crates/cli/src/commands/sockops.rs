@@ -7,10 +7,11 @@ use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use thalweg_control::sockops::{self, Loaded};
-use thalweg_control::{Error, system};
-use thalweg_terminal::{Failure, output};
+use thalweg_control::system;
+use thalweg_terminal::output;
 use thalweg_units::file::{MAX_FILE_BYTES, open_regular};
 
+use super::cc::with_exit_code;
 use crate::client::check_pins_last;
 use crate::options::{Global, cgroup_directory};
 
@@ -82,14 +83,6 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
     run_command(global, &pin, options).map_err(with_exit_code)
 }
 
-/// Gives an error its documented exit code.
-fn with_exit_code(error: anyhow::Error) -> anyhow::Error {
-    if let Some(Error::MissingPrivilege(_)) = error.downcast_ref().map(Error::root) {
-        return Failure::Missing(format!("{error:#}")).into();
-    }
-    error
-}
-
 fn run_command(global: &Global, pin: &Path, options: &Options) -> Result<()> {
     match &options.command {
         Command::Load(load) => {
@@ -98,20 +91,18 @@ fn run_command(global: &Global, pin: &Path, options: &Options) -> Result<()> {
             let cgroup = cgroup_directory(&load.cgroup)?;
             check_pins_last(pin)?;
             let loaded = sockops::load(pin, &load.object, &cgroup, load.name.as_deref())?;
-            if global.format.json {
-                return output::print_json(&loaded);
-            }
-            let mut text = format!(
-                "loaded {}: {} on {}\n",
-                loaded.name,
-                loaded.programs.join(", "),
-                cgroup.display()
-            );
-            if !loaded.left_out.is_empty() {
+            output::show_value(&global.format, &loaded, || {
                 let names = loaded.left_out.join(", ");
-                text += &format!("left out, not sockops: {names}\n");
-            }
-            output::print(&text)
+                let left_out = match names.is_empty() {
+                    true => String::new(),
+                    false => format!("left out, not sockops: {names}\n"),
+                };
+                let (name, programs) = (&loaded.name, loaded.programs.join(", "));
+                format!(
+                    "loaded {name}: {programs} on {}\n{left_out}",
+                    cgroup.display()
+                )
+            })
         }
         Command::Unload(name) => {
             sockops::unload(pin, &name.name)?;

@@ -5,7 +5,6 @@ use std::fs::{self, File};
 use std::os::fd::AsFd;
 use std::path::Path;
 
-use libbpf_rs::query::LinkInfoIter;
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle};
 use nix::fcntl::{Flock, FlockArg};
 use serde::{Deserialize, Serialize};
@@ -14,10 +13,10 @@ use super::{
     BUILT_IN, ControlPins, DIRECTORY, LINK, LoadedModel, MAP, NEW, OPS, Support, Usage, WANTED,
     check_kernel_support, control_names, count_usage, map_of, rate, registers_map,
 };
-use crate::attempts::Attempts;
+use crate::attempts::{Attempts, confirm_faults};
 use crate::error::{Context, Result, bail};
 use crate::pins::{RecoverablePins, directory_entries, remove_file};
-use crate::{leftovers, links, privileges, system};
+use crate::{kernel_objects, links, privileges, system};
 
 /// `flags` of a congestion control: only for flows with ECN (net/tcp.h).
 const TCP_CONG_NEEDS_ECN: u32 = 2;
@@ -103,9 +102,8 @@ fn registered_map_id(own: &Path) -> Option<u32> {
         Ok(link) => map_of(&link?).ok()?.filter(|id| *id != 0),
         // Where the whole file system is read-only, maps alone can be opened.
         Err(_) => pinned_map_id(own).filter(|id| {
-            privileges::with_raised(|| {
-                LinkInfoIter::default().any(|link| registers_map(&link, *id))
-            })
+            let mut links = kernel_objects::all_links().into_iter();
+            links.any(|link| registers_map(&link, *id))
         }),
     }
 }
@@ -115,12 +113,7 @@ fn registered_map_id(own: &Path) -> Option<u32> {
 /// # Errors
 /// [`crate::Error`] if pins cannot be read.
 pub fn find_problems(pin: &Path) -> Result<Vec<String>> {
-    let directory = pin.join(DIRECTORY);
-    // Another process may be unloading one at this moment.
-    match problems_in(&directory)?.is_empty() {
-        true => Ok(Vec::new()),
-        false => problems_in(&directory),
-    }
+    confirm_faults(|| problems_in(&pin.join(DIRECTORY)))
 }
 
 fn problems_in(directory: &Path) -> Result<Vec<String>> {
@@ -172,7 +165,7 @@ fn is_locked(directory: &Path) -> bool {
 
 /// The number of the pinned map of callbacks.
 fn pinned_map_id(own: &Path) -> Option<u32> {
-    leftovers::pinned_map(&own.join(OPS))
+    kernel_objects::pinned_map(&own.join(OPS))
 }
 
 /// Pins callbacks whose pin is gone and that are registered still, and registers those whose link is
@@ -255,14 +248,11 @@ pub fn scan_controls(pin: &Path) -> Result<Vec<Control>> {
     let with_model = (rate::NAME, "the learned rate controller: load a model");
     let built_in = BUILT_IN.map(|(name, _, what)| (name, what));
     for (name, what) in built_in.into_iter().chain([with_model]) {
-        let control = match &support {
-            Ok(_) => plain(name.to_owned(), State::Loadable, Some(what.to_owned())),
-            Err(why) => plain(
-                name.to_owned(),
-                State::Unavailable,
-                Some(why.reason().to_owned()),
-            ),
+        let (state, note) = match &support {
+            Ok(_) => (State::Loadable, what),
+            Err(why) => (State::Unavailable, why.reason()),
         };
+        let control = plain(name.to_owned(), state, Some(note.to_owned()));
         all.insert(name.to_owned(), control);
     }
     for name in system::available_ccs()? {
@@ -270,10 +260,8 @@ pub fn scan_controls(pin: &Path) -> Result<Vec<Control>> {
     }
     for name in control_names(&directory)? {
         let own = directory.join(&name);
-        let flags = support
-            .as_ref()
-            .ok()
-            .and_then(|support| loaded_flags(&own, support));
+        let support = support.as_ref().ok();
+        let flags = support.and_then(|support| loaded_flags(&own, support));
         let state = read_state(&own);
         let lost = "no longer registered; without an agent, unload it and load it again";
         let note = (state == State::Lost).then(|| lost.to_owned());
@@ -299,13 +287,9 @@ pub fn scan_controls(pin: &Path) -> Result<Vec<Control>> {
 /// Names of loaded congestion controls that work only for flows with ECN.
 pub fn needing_ecn(pin: &Path) -> BTreeSet<String> {
     let directory = pin.join(DIRECTORY);
-    let Ok(names) = control_names(&directory) else {
-        return BTreeSet::new();
-    };
-    if names.is_empty() {
-        return BTreeSet::new();
-    }
-    let Ok(support) = check_kernel_support() else {
+    let names = control_names(&directory).unwrap_or_default();
+    let support = (!names.is_empty()).then(check_kernel_support);
+    let Some(Ok(support)) = support else {
         return BTreeSet::new();
     };
     // One that cannot be inspected (CAP_SYS_ADMIN) counts as one that needs it.
@@ -320,10 +304,9 @@ pub fn needing_ecn(pin: &Path) -> BTreeSet<String> {
 fn loaded_flags(own: &Path, support: &Support) -> Option<u32> {
     let link = Link::open(own.join(LINK)).ok();
     let pinned = MapHandle::from_pinned_path(own.join(OPS)).ok();
-    let is = |map: &MapHandle, id: u32| map.info().is_ok_and(|map| map.info.id == id);
     let map = match link.and_then(|link| map_of(&link).ok().flatten()) {
         // An interrupted swap has left another version pinned.
-        Some(id) if !pinned.as_ref().is_some_and(|pinned| is(pinned, id)) => {
+        Some(id) if pinned_map_id(own) != Some(id) => {
             privileges::with_raised(|| MapHandle::from_map_id(id)).ok()?
         }
         _ => pinned?,

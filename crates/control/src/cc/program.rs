@@ -9,7 +9,8 @@ use thalweg_units::file::{MAX_FILE_BYTES, read_bytes};
 
 use super::support::{Support, offset_of};
 use crate::error::{Error, Result, bail};
-use crate::object::{self, last_line, last_words, take_libbpf_log};
+use crate::kernel_objects::printed_name;
+use crate::object;
 use thalweg_units::printable;
 
 /// Bytes of a congestion control's name in the kernel, including the final 0 (net/tcp.h,
@@ -78,9 +79,8 @@ impl<'a> Program<'a> {
             let at = self.name_offset()?;
             let mut ops = self.struct_ops_map(&mut open)?;
             let value = ops.initial_value_mut().unwrap_or_default();
-            let bytes = value.get(at..at + NAME_BYTES).unwrap_or_default();
-            let end = bytes.iter().position(|&byte| byte == 0);
-            Ok(String::from_utf8_lossy(&bytes[..end.unwrap_or(bytes.len())]).into_owned())
+            let bytes = value.get(at..at + NAME_BYTES);
+            Ok(printed_name(bytes.unwrap_or_default()))
         })
     }
 
@@ -93,7 +93,7 @@ impl<'a> Program<'a> {
             let mut open = self.open_object()?;
             self.prepare_object(&mut open, name, support)?;
             open.load()
-                .map_err(|error| self.refusal_error(&take_libbpf_log(), &error))
+                .map_err(|error| self.refusal_error(&object::refusal_words(&error)))
         })?;
         if let Some(fill) = &self.fill {
             fill(&mut object)?;
@@ -109,7 +109,7 @@ impl<'a> Program<'a> {
             Error::Invalid(format!(
                 "{} cannot be read as a BPF object: {}",
                 self.label,
-                last_line(&take_libbpf_log()).unwrap_or_else(|| error.to_string())
+                object::fault_words(&error)
             ))
         })
     }
@@ -153,12 +153,10 @@ impl<'a> Program<'a> {
     /// The one `struct_ops` map.
     fn struct_ops_map<'o>(&self, open: &'o mut OpenObject) -> Result<libbpf_rs::OpenMapMut<'o>> {
         let label = &self.label;
-        let mut found = Vec::new();
-        for map in open.maps_mut() {
-            if map.map_type() == MapType::StructOps {
-                found.push(map);
-            }
-        }
+        let maps = open.maps_mut();
+        let mut found: Vec<_> = maps
+            .filter(|map| map.map_type() == MapType::StructOps)
+            .collect();
         let names = |found: &[libbpf_rs::OpenMapMut<'_>]| {
             let names = found
                 .iter()
@@ -211,11 +209,7 @@ impl<'a> Program<'a> {
     }
 
     /// The kernel's refusal in one line.
-    fn refusal_error(&self, said: &str, error: &libbpf_rs::Error) -> Error {
-        let mut words = last_words(said);
-        if words.is_empty() {
-            words = error.to_string();
-        }
+    fn refusal_error(&self, words: &str) -> Error {
         let label = &self.label;
         if words.contains("no write support to") {
             return Error::Refused(format!(

@@ -9,6 +9,7 @@ use thalweg_bpf_types::{bytes_of, from_bytes, model_to_raw, raw};
 use thalweg_rate::models::ModelFile;
 
 use crate::error::{Context, Error, Result, bail};
+use crate::kernel_objects::printed_name;
 
 use super::program::Program;
 
@@ -167,14 +168,10 @@ pub(super) fn settings_in(
 /// Another version of Thalweg loaded it.
 pub(super) fn model_in(own: &Path) -> Result<Option<LoadedModel>, OtherVersion> {
     let settings = settings_in(own)?;
-    Ok(settings.map(|settings| {
-        let end = settings.name.iter().position(|&byte| byte == 0);
-        let name = &settings.name[..end.unwrap_or(settings.name.len())];
-        LoadedModel {
-            name: String::from_utf8_lossy(name).into_owned(),
-            target: f64::from(settings.model.target_q24) / ONE_Q24,
-            reference_rate_bps: settings.reference_rate * 8,
-            reference_rtt_us: settings.reference_rtt_us,
-        }
+    Ok(settings.map(|settings| LoadedModel {
+        name: printed_name(&settings.name),
+        target: f64::from(settings.model.target_q24) / ONE_Q24,
+        reference_rate_bps: settings.reference_rate * 8,
+        reference_rtt_us: settings.reference_rtt_us,
     }))
 }

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::OnceLock;
 
-use libbpf_rs::btf::types::{FuncProto, MemberAttr, Ptr, Struct};
+use libbpf_rs::btf::types::{FuncProto, MemberAttr, Ptr, Struct, StructMember};
 use libbpf_rs::btf::{Btf, BtfType, ReferencesType};
 
 use crate::error::Unavailable;
@@ -93,21 +93,20 @@ fn in_types(btf: &Btf<'_>) -> Result<Support, Unavailable> {
 
 /// Offset of a member, bytes.
 pub(super) fn offset_of(of: &Struct<'_>, name: &str) -> Option<usize> {
-    let member = of
-        .iter()
-        .find(|member| member.name.is_some_and(|have| have == name))?;
-    match member.attr {
+    match find_member(of, name)?.attr {
         MemberAttr::Normal { offset } => Some(offset as usize / 8),
         MemberAttr::BitField { .. } => None,
     }
 }
 
+fn find_member<'of>(of: &'of Struct<'of>, name: &str) -> Option<StructMember<'of>> {
+    let mut members = of.iter();
+    members.find(|member| member.name.is_some_and(|have| have == name))
+}
+
 /// Number of parameters of a member that points to a function.
 fn parameters_of(btf: &Btf<'_>, of: &Struct<'_>, name: &str) -> Option<u32> {
-    let member = of
-        .iter()
-        .find(|member| member.name.is_some_and(|have| have == name))?;
-    let pointer: Ptr<'_> = btf.type_by_id(member.ty)?;
+    let pointer: Ptr<'_> = btf.type_by_id(find_member(of, name)?.ty)?;
     let target: BtfType<'_> = pointer.referenced_type();
     let prototype = FuncProto::try_from(target.skip_mods_and_typedefs()).ok()?;
     u32::try_from(prototype.len()).ok()

@@ -15,7 +15,7 @@ use super::rate::{self, DECISIONS, TRACE};
 use super::{ControlPins, DIRECTORY, MAP, control_names};
 use crate::error::{Context, Error, Result, bail};
 use crate::pins::RecoverablePins;
-use crate::{privileges, system};
+use crate::{batch, privileges, system};
 
 /// The kernel stops tracing this long after the last renewal.
 const LEASE: Duration = Duration::from_secs(3);
@@ -254,17 +254,7 @@ pub fn stream_decisions<E: From<Error>>(
             }
             renewed = Some(Instant::now());
         }
-        let polled = ring.poll(POLL_INTERVAL);
-        if let Some(error) = failure.take() {
-            return Err(error);
-        }
-        match polled {
-            Err(error) if error.kind() != libbpf_rs::ErrorKind::Interrupted => {
-                let what = "reading the ring of decisions";
-                return Err(Error::from(error).context(what).into());
-            }
-            _ => {}
-        }
+        batch::poll_ring(&ring, POLL_INTERVAL, "the ring of decisions", &failure)?;
     }
     Ok(())
 }

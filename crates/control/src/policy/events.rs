@@ -1,5 +1,6 @@
 //! Statistics of flows whose rules ask for them.
 
+use std::cell::Cell;
 use std::net::{IpAddr, Ipv6Addr};
 use std::path::Path;
 use std::time::Duration;
@@ -11,7 +12,7 @@ use thalweg_bpf_types::{from_bytes, raw};
 
 use super::pins::Pins;
 use crate::error::{Context, Error, Result};
-use crate::system;
+use crate::{batch, system};
 
 /// One report of one flow; counts are since the flow's start.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -100,7 +101,7 @@ pub fn watch_statistics<E: From<Error>>(
 ) -> Result<(), E> {
     let path = Pins::at(pin).shared_map_path(maps::EVENTS);
     let map = MapHandle::from_pinned_path(&path).context("no policy is in force")?;
-    let failure = std::cell::RefCell::new(None);
+    let failure = Cell::new(None);
     let mut builder = RingBufferBuilder::new();
     let added = builder.add(&map, |bytes| {
         let Some(event) = from_bytes::<raw::thalweg_policy_event>(bytes) else {
@@ -109,7 +110,7 @@ pub fn watch_statistics<E: From<Error>>(
         match each(FlowStatistics::new(&event)) {
             Ok(()) => 0,
             Err(error) => {
-                *failure.borrow_mut() = Some(error);
+                failure.set(Some(error));
                 -1
             }
         }
@@ -117,17 +118,8 @@ pub fn watch_statistics<E: From<Error>>(
     added.map_err(Error::from)?;
     let ring = builder.build().map_err(Error::from)?;
     while !until() {
-        let polled = ring.poll(Duration::from_millis(200));
-        if let Some(error) = failure.borrow_mut().take() {
-            return Err(error);
-        }
-        match polled {
-            Err(error) if error.kind() != libbpf_rs::ErrorKind::Interrupted => {
-                let what = "reading the ring of statistics";
-                return Err(Error::from(error).context(what).into());
-            }
-            _ => {}
-        }
+        let timeout = Duration::from_millis(200);
+        batch::poll_ring(&ring, timeout, "the ring of statistics", &failure)?;
     }
     Ok(())
 }

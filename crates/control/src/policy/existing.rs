@@ -8,13 +8,13 @@ use std::path::PathBuf;
 use libbpf_rs::{Link, MapCore, MapFlags, Object, OpenObject};
 use serde::Serialize;
 use thalweg_bpf_objects::names::policy_existing::{maps, programs};
-use thalweg_bpf_types::{bytes_of, from_bytes, raw};
+use thalweg_bpf_types::{bytes_of, raw};
 
 use super::Prepared;
 use super::pins::Pins;
 use crate::error::{Context, Result, bail};
 use crate::iterator::SocketVisit;
-use crate::{object, privileges, system};
+use crate::{batch, links, object, privileges, system};
 
 /// Flag in the values of map `cgroups`: the policy is attached to this one (policy_existing.bpf.c).
 const ATTACHED: u64 = 1 << 32;
@@ -69,10 +69,9 @@ impl ExistingIterator {
              above); nothing was changed",
         )?;
         fill_cgroups(&object, prepared)?;
+        let reached = object::find_map(&object, maps::REACHED)?;
         let path = prepared.pins.existing_path(prepared.generation);
-        object::find_map(&object, maps::REACHED)?
-            .pin(&path)
-            .with_context(|| format!("pinning {}", path.display()))?;
+        links::pin_object(reached.as_fd(), &path)?;
         fail_point!("existing::pinned");
         let program = object::find_program(&object, programs::POLICY_EXISTING)?;
         let link = program.attach().context("making a TCP iterator")?;
@@ -95,7 +94,14 @@ impl ExistingIterator {
                 )),
             }
         }
-        match self.read_counts() {
+        let counts = object::find_map(&self.object, maps::SEEN).and_then(|map| {
+            batch::read_entry::<raw::thalweg_policy_seen>(
+                &map,
+                0,
+                "the counters of open connections",
+            )
+        });
+        match counts {
             Ok(seen) => {
                 reached.open = seen.open;
                 reached.outside = seen.outside;
@@ -105,14 +111,6 @@ impl ExistingIterator {
             Err(error) => reached.notes.push(format!("{error:#}")),
         }
         reached
-    }
-
-    fn read_counts(&self) -> Result<raw::thalweg_policy_seen> {
-        let bytes = object::find_map(&self.object, maps::SEEN)?
-            .lookup(&0u32.to_ne_bytes(), MapFlags::ANY)?;
-        bytes
-            .and_then(|bytes| from_bytes(&bytes))
-            .context("the counters of open connections have an unexpected size")
     }
 }
 
@@ -151,12 +149,7 @@ pub(super) fn silenced_by_rule(
     // Namespaces that end meanwhile have no connections. The agent raises what entering takes.
     privileges::with_raised(|| visit_all(link.as_fd()).for_each(drop));
     let map = object::find_map(&object, maps::SILENCED)?;
-    let count = |id: u32| {
-        let bytes = map.lookup(&id.to_ne_bytes(), MapFlags::ANY)?;
-        bytes
-            .and_then(|bytes| from_bytes(&bytes))
-            .context("the counters of callbacks have an unexpected size")
-    };
+    let count = |id| batch::read_entry(&map, id, "the counters of callbacks");
     Ok(Ok((0..rules).map(count).collect::<Result<_>>()?))
 }
 

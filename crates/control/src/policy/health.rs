@@ -15,12 +15,10 @@ use super::history::{History, Outcome};
 use super::marks::Marks;
 use super::pins::{HEAD, PROGRAM, Pins};
 use super::{OWN, PolicyPaths, SHARED};
+use crate::attempts::confirm_faults;
 use crate::error::{Context, Error, Result, bail};
 use crate::links::{Attachment, LinkProblem};
-use crate::{leftovers, links, pins, privileges};
-
-/// Longest name of a map in the kernel (linux/bpf.h, BPF_OBJ_NAME_LEN, less the final 0).
-const NAME_MAX: usize = 15;
+use crate::{kernel_objects, links, pins, privileges};
 
 /// A pin of a map: its path, and the map's name in the object.
 type MapPin = (PathBuf, &'static str);
@@ -41,12 +39,7 @@ struct Linked {
 /// # Errors
 /// Files of the history that cannot be read.
 pub fn find_problems(place: &PolicyPaths, history: &History) -> Result<Vec<String>> {
-    // Another process may be applying one at this moment.
-    let first = compare_state(place, history)?;
-    if first.is_empty() {
-        return Ok(first);
-    }
-    compare_state(place, history)
+    confirm_faults(|| compare_state(place, history))
 }
 
 fn compare_state(place: &PolicyPaths, history: &History) -> Result<Vec<String>> {
@@ -96,31 +89,25 @@ fn compare_state(place: &PolicyPaths, history: &History) -> Result<Vec<String>> 
             place.cgroup.display()
         ));
     }
-    let mut gone: Vec<&str> = missing_pins(&pins, &linked)
-        .iter()
-        .map(|pin| pin.1)
-        .collect();
+    let names = |pins: Vec<MapPin>| pins.iter().map(|pin| pin.1).collect::<Vec<&str>>();
+    let mut gone = names(missing_pins(&pins, &linked));
     // Another version of Thalweg may pin under other names.
     if linked.pinned.is_none() && linked.number != 0 {
         gone.push(PROGRAM);
     }
-    if !gone.is_empty() {
-        let below = place.pin.join(super::DIRECTORY);
-        faults.push(format!(
-            "policy {name}: pins below {} are gone: {}",
-            below.display(),
-            gone.join(", ")
-        ));
-    }
-    let replaced = replaced_pins(&pins, &linked);
-    if !replaced.is_empty() {
-        let replaced: Vec<&str> = replaced.iter().map(|pin| pin.1).collect();
-        let below = place.pin.join(super::DIRECTORY);
-        faults.push(format!(
-            "policy {name}: pins below {} are other maps than those of its program: {}",
-            below.display(),
-            replaced.join(", ")
-        ));
+    let replaced = names(replaced_pins(&pins, &linked));
+    let below = place.pin.join(super::DIRECTORY);
+    for (found, what) in [
+        (gone, "are gone"),
+        (replaced, "are other maps than those of its program"),
+    ] {
+        if !found.is_empty() {
+            faults.push(format!(
+                "policy {name}: pins below {} {what}: {}",
+                below.display(),
+                found.join(", ")
+            ));
+        }
     }
     let unfollowed = match read_tables(&linked, history)? {
         None => Vec::new(),
@@ -198,12 +185,8 @@ fn unknown_names(place: &PolicyPaths, own: &Path, compiled: &Compiled) -> Result
 
 /// Whether rules of the policy in force name cgroups, and were applied for another cgroup of the agent.
 fn is_for_other_cgroup(place: &PolicyPaths, history: &History) -> Result<bool> {
-    let pins = Pins::at(&place.pin);
-    let head = pins.running_policy()?.and_then(|running| running.head);
-    let Some(head) = head.filter(super::names_cgroups) else {
-        return Ok(false);
-    };
-    let Ok(compiled) = history.compile_entry(head.generation) else {
+    let tables = history.running_tables(&Pins::at(&place.pin))?;
+    let Some((head, compiled)) = tables.filter(|(head, _)| super::names_cgroups(head)) else {
         return Ok(false);
     };
     let marks = Marks::find_cgroups(&place.cgroup, &compiled.cgroups, &mut Vec::new())?;
@@ -272,7 +255,7 @@ fn missing_pins(pins: &Pins, linked: &Linked) -> Vec<MapPin> {
 /// Pins that are there and are other maps than those of the policy's program.
 fn replaced_pins(pins: &Pins, linked: &Linked) -> Vec<MapPin> {
     let used = maps_of(linked.pinned.unwrap_or(linked.runs));
-    let id_of = |map: &MapHandle| leftovers::map_id(map.as_fd());
+    let id_of = |map: &MapHandle| kernel_objects::map_id(map.as_fd());
     let mut all = map_pins(pins, linked);
     all.retain(|(path, name)| {
         let own = find_map(&used, name).and_then(id_of);
@@ -385,14 +368,14 @@ fn pin_again(pins: &Pins, linked: &Linked) -> Result<Vec<String>> {
 
 /// A map by its name in the object.
 fn find_map<'a>(used: &'a [MapHandle], name: &str) -> Option<&'a MapHandle> {
-    let cut = &name[..name.len().min(NAME_MAX)];
+    let kept = kernel_objects::kept_name(name);
     used.iter()
-        .find(|map| map.name().to_str() == Some(cut) || map.name() == name)
+        .find(|map| map.name() == kept || map.name() == name)
 }
 
 /// The maps of a loaded program.
 fn maps_of(program: u32) -> Vec<MapHandle> {
-    let ids = leftovers::map_ids_of(program).unwrap_or_default();
+    let ids = kernel_objects::map_ids_of(program).unwrap_or_default();
     privileges::with_raised(|| {
         let maps = ids.into_iter().map(MapHandle::from_map_id);
         maps.filter_map(Result::ok).collect()

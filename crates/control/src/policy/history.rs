@@ -7,18 +7,18 @@
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
 use tempfile::NamedTempFile;
+use thalweg_bpf_types::raw;
 use thalweg_policy::{Compiled, Policy};
 
 use super::pins::Pins;
 use super::{Applied, ApplyOptions, PolicyPaths};
 use crate::error::{Context, Error, Result, bail};
-use crate::pins::{directory_entries, remove_file};
+use crate::pins::{create_directory, directory_entries, remove_file};
 use crate::system;
 
 /// Number of policies kept.
@@ -95,6 +95,9 @@ pub(super) struct KeptPolicy {
     /// Notes for the operator.
     pub(super) notes: Vec<String>,
 }
+
+/// Head and tables of a policy.
+type RunningTables = (raw::thalweg_policy_head, Arc<Compiled>);
 
 /// A policy that was put in force.
 #[derive(Debug)]
@@ -398,11 +401,7 @@ impl History {
             boot_id,
         };
         let rules = compiled.about.len();
-        fs::DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(&self.directory)
-            .with_context(|| format!("creating {}", self.directory.display()))?;
+        create_directory(&self.directory, true)?;
         self.remove_drafts()?;
         let written = self
             .write_entry(&entry, bytes)
@@ -486,6 +485,16 @@ impl History {
         Ok(compiled)
     }
 
+    /// Head and tables of the policy in force; `None` if there is no policy, or it belongs to another
+    /// version or another state directory.
+    ///
+    /// # Errors
+    /// Pins that cannot be read.
+    pub(super) fn running_tables(&self, pins: &Pins) -> Result<Option<RunningTables>> {
+        let head = pins.running_policy()?.and_then(|running| running.head);
+        Ok(head.and_then(|head| Some((head, self.compile_entry(head.generation).ok()?))))
+    }
+
     /// Numbers of all kept policies, in order.
     fn entry_numbers(&self) -> Result<Vec<u32>> {
         let names = directory_entries(&self.directory)?;
@@ -564,14 +573,11 @@ impl History {
 
     /// Removes the drafts of killed processes. Under the lock nobody else writes.
     fn remove_drafts(&self) -> Result<()> {
-        let entries = fs::read_dir(&self.directory)
-            .with_context(|| format!("reading {}", self.directory.display()))?;
-        for entry in entries.flatten() {
-            if entry.file_name().to_string_lossy().starts_with(DRAFT) {
-                remove_file(&entry.path())?;
-            }
-        }
-        Ok(())
+        let mut names = directory_entries(&self.directory)?;
+        names.retain(|name| name.starts_with(DRAFT));
+        names
+            .iter()
+            .try_for_each(|name| remove_file(&self.directory.join(name)))
     }
 
     fn remove_entry(&self, number: u32) -> Result<()> {

@@ -1,7 +1,7 @@
 //! cgroups that rules name: each has a program that marks its sockets for the main program.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, File};
+use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 
@@ -11,8 +11,8 @@ use thalweg_policy::{Group, Selector};
 
 use crate::containers::{self, Container};
 use crate::error::{Context, Error, Result};
-use crate::pins::remove_file;
-use crate::{leftovers, links, object, system};
+use crate::pins::{directory_entries, remove_file};
+use crate::{kernel_objects, links, object, system};
 
 /// Start of the names of their pins.
 const PIN: &str = "cgroup_";
@@ -156,12 +156,11 @@ impl Marks {
 
 /// Pins of a policy's directory, by name.
 fn pinned_cgroups(directory: &Path) -> Result<BTreeMap<String, PathBuf>> {
-    let entries =
-        fs::read_dir(directory).with_context(|| format!("reading {}", directory.display()))?;
-    let named = entries.flatten().filter_map(|entry| {
-        let name = entry.file_name().into_string().ok()?;
-        name.starts_with(PIN).then(|| (name, entry.path()))
-    });
+    let mut names = directory_entries(directory)?;
+    names.retain(|name| name.starts_with(PIN));
+    let named = names
+        .into_iter()
+        .map(|name| (name.clone(), directory.join(name)));
     Ok(named.collect())
 }
 
@@ -173,8 +172,8 @@ fn pin_name(bit: u32, id: u64) -> String {
 /// Whether a link runs a program that writes to a map of marks. One that may not be looked at counts.
 fn is_marking(link: &Link, marks: BorrowedFd<'_>) -> bool {
     let program = link.info().map(|info| info.prog_id).unwrap_or_default();
-    let used = leftovers::map_ids_of(program);
-    match (used, leftovers::map_id(marks)) {
+    let used = kernel_objects::map_ids_of(program);
+    match (used, kernel_objects::map_id(marks)) {
         (Some(used), Some(marks)) => used.contains(&marks),
         _ => true,
     }
@@ -230,7 +229,7 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let root = place.path().to_owned();
         let shared = root.join("shared");
-        fs::create_dir(&shared).unwrap();
+        std::fs::create_dir(&shared).unwrap();
         let container = |cgroup: Option<&PathBuf>| Container {
             id: "0123".to_owned(),
             name: "web".to_owned(),

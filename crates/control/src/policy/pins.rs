@@ -9,7 +9,9 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle, Program};
 use thalweg_bpf_types::{from_bytes, raw};
 
 use crate::error::{Context, Result, bail};
-use crate::pins::{Locked, create_directory, numbered_entries, remove_file};
+use crate::pins::{
+    Locked, create_directory, directory_entries, numbered_entries, remove_file, remove_if_empty,
+};
 use crate::{learner, links, system};
 
 /// Name of the directory below the agent's pins.
@@ -89,7 +91,7 @@ impl Pins {
     pub fn clear_unwanted(&self) {
         if fs::remove_dir(self.unwanted_path()).is_ok() {
             // If it is not empty, other objects are in it.
-            let _ = fs::remove_dir(&self.agent);
+            remove_if_empty(&self.agent);
         }
     }
 
@@ -119,6 +121,13 @@ impl Pins {
         self.directory.join(generation.to_string())
     }
 
+    /// A map of one policy.
+    pub fn open_map(&self, generation: u32, name: &str) -> Result<MapHandle> {
+        Ok(MapHandle::from_pinned_path(
+            self.generation_path(generation).join(name),
+        )?)
+    }
+
     /// Counters of connections that were open before a policy.
     pub fn existing_path(&self, generation: u32) -> PathBuf {
         self.generation_path(generation).join("existing")
@@ -127,19 +136,7 @@ impl Pins {
     /// Creates the directory of a policy, and removes the rest of an interrupted application.
     pub fn start_generation(&self, generation: u32) -> Result<()> {
         self.remove_generation(generation)?;
-        let path = self.generation_path(generation);
-        fs::create_dir(&path).with_context(|| format!("creating {}", path.display()))
-    }
-
-    /// Creates the directory of the shared maps.
-    pub fn start_shared(&self) -> Result<()> {
-        let path = self.shared_directory();
-        match fs::create_dir(&path) {
-            Err(error) if error.kind() != ErrorKind::AlreadyExists => {
-                Err(error).with_context(|| format!("creating {}", path.display()))
-            }
-            _ => Ok(()),
-        }
+        create_directory(&self.generation_path(generation), false)
     }
 
     /// Directories of policies, by number.
@@ -158,9 +155,10 @@ impl Pins {
         if running.head.is_some() {
             kept.push(self.shared_directory());
         }
-        for path in self.directory_entries()? {
+        for name in directory_entries(&self.directory)? {
+            let path = self.directory.join(&name);
             // The path of another version's shared maps is unknown.
-            let foreign = running.head.is_none() && !is_number(&path);
+            let foreign = running.head.is_none() && name.parse::<u32>().is_err();
             if !kept.contains(&path) && !foreign {
                 remove_tree(&path)?;
             }
@@ -170,9 +168,9 @@ impl Pins {
 
     /// Removes pins that are not in force; the directory stays.
     pub fn remove_unused(&self) -> Result<()> {
-        self.directory_entries()?
+        directory_entries(&self.directory)?
             .iter()
-            .try_for_each(|path| remove_tree(path))
+            .try_for_each(|name| remove_tree(&self.directory.join(name)))
     }
 
     /// The policy in force, whichever version of Thalweg has pinned it.
@@ -221,13 +219,6 @@ impl Pins {
         }
     }
 
-    /// Entries of the directory.
-    fn directory_entries(&self) -> Result<Vec<PathBuf>> {
-        let entries = fs::read_dir(&self.directory)
-            .with_context(|| format!("reading {}", self.directory.display()))?;
-        Ok(entries.flatten().map(|entry| entry.path()).collect())
-    }
-
     /// Kernel memory of the loaded policies and the shared maps, bytes.
     pub fn memory_bytes(&self) -> u64 {
         let own = self.list_generations().unwrap_or_default();
@@ -264,7 +255,7 @@ impl Pins {
         if !learner::is_attached(&self.agent) {
             remove_file(&self.owned_path())?;
             // If it is not empty, other objects are in it.
-            let _ = fs::remove_dir(&self.agent);
+            remove_if_empty(&self.agent);
         }
         Ok(running)
     }
@@ -284,22 +275,11 @@ pub(super) fn head_of(map: &MapHandle) -> Result<Option<raw::thalweg_policy_head
     Ok(head.filter(|head| head.version == VERSION))
 }
 
-fn is_number(path: &Path) -> bool {
-    let name = path.file_name().and_then(|name| name.to_str());
-    name.is_some_and(|name| name.parse::<u32>().is_ok())
-}
-
 /// Removes a pin, or a directory of them.
 fn remove_tree(path: &Path) -> Result<()> {
-    let entries = match fs::read_dir(path) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
-        Err(error) if error.kind() == ErrorKind::NotADirectory => {
-            return remove_file(path);
-        }
-        entries => entries.with_context(|| format!("reading {}", path.display()))?,
-    };
-    for entry in entries.flatten() {
-        remove_tree(&entry.path())?;
+    match fs::remove_dir_all(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        Err(error) if error.kind() == ErrorKind::NotADirectory => remove_file(path),
+        removed => removed.with_context(|| format!("removing {}", path.display())),
     }
-    fs::remove_dir(path).with_context(|| format!("removing {}", path.display()))
 }

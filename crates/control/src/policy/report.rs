@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use libbpf_rs::{MapCore, MapFlags, MapHandle};
+use libbpf_rs::{MapCore, MapHandle};
 use serde::{Deserialize, Serialize};
 use thalweg_bpf_objects::names::policy::maps;
 use thalweg_bpf_types::{from_bytes, raw};
@@ -12,9 +12,10 @@ use thalweg_policy::{RuleSummary, catalogue};
 use super::existing;
 use super::history::History;
 use super::pins::Pins;
+use super::tables::LATER_STAGE_MASK;
 use super::trials;
 use crate::batch;
-use crate::error::{Context, Error, Result};
+use crate::error::{Error, Result};
 
 /// Key of failures of no setting: callbacks that the later stages need.
 const LATER_STAGES: &str = "later stages";
@@ -24,11 +25,6 @@ const SHARE: &str = "sample";
 const CALLBACKS: &str = "TCP_BPF_SOCK_OPS_CB_FLAGS";
 /// Error of callbacks that are not as the policy requested them.
 const SWITCHED_OFF: &str = "switched off by another program";
-/// Stages that need callbacks.
-const LATER_STAGE_MASK: u32 = 1 << raw::THALWEG_STAGE_RETRANSMIT
-    | 1 << raw::THALWEG_STAGE_RTO
-    | 1 << raw::THALWEG_STAGE_RTT
-    | 1 << raw::THALWEG_STAGE_CLOSE;
 
 /// The policy in force.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -146,11 +142,8 @@ impl Report {
         // Names of rules and operations, if the history has the policy.
         let compiled = history.compile_entry(head.generation).ok();
         let about = compiled.as_ref().map_or(&[][..], |known| &known.about);
-        let counters = MapHandle::from_pinned_path(
-            pins.generation_path(head.generation).join(maps::COUNTERS),
-        )?;
-        let missed =
-            MapHandle::from_pinned_path(pins.generation_path(head.generation).join(maps::MISSED))?;
+        let counters = pins.open_map(head.generation, maps::COUNTERS)?;
+        let missed = pins.open_map(head.generation, maps::MISSED)?;
         let mut failures = read_failures(&pins, head.generation, about)?;
         let existing = pins.existing_path(head.generation);
         let existing = match existing.exists() {
@@ -160,10 +153,8 @@ impl Report {
         let suspended = trials::suspended_rules(&pins, head.generation, compiled.as_deref())?;
         let rules = (0..counters.max_entries())
             .map(|id| {
-                let bytes = counters.lookup(&id.to_ne_bytes(), MapFlags::ANY)?;
-                let count: raw::thalweg_policy_counters = bytes
-                    .and_then(|bytes| from_bytes(&bytes))
-                    .context("the counters of a policy have an unexpected size")?;
+                let count: raw::thalweg_policy_counters =
+                    batch::read_entry(&counters, id, "the counters of a policy")?;
                 let known = about.get(id as usize);
                 Ok(RuleReport {
                     name: known.map_or_else(|| format!("rule {id}"), |rule| rule.name.clone()),
@@ -194,9 +185,7 @@ impl Report {
             rules,
         }))
     }
-}
 
-impl Report {
     /// As [`Report::read_counters`], and looks at every open connection with later stages or of a share: those
     /// whose callbacks another program switched off count as failures.
     ///
@@ -278,10 +267,8 @@ impl Report {
 }
 
 pub(super) fn missed_of(map: &MapHandle) -> Result<Missed> {
-    let bytes = map.lookup(&0u32.to_ne_bytes(), MapFlags::ANY)?;
-    let count: raw::thalweg_policy_missed = bytes
-        .and_then(|bytes| from_bytes(&bytes))
-        .context("the counters of what was missed have an unexpected size")?;
+    let count: raw::thalweg_policy_missed =
+        batch::read_entry(map, 0, "the counters of what was missed")?;
     Ok(Missed {
         handshakes: count.handshakes,
         statistics: count.statistics,
@@ -291,10 +278,8 @@ pub(super) fn missed_of(map: &MapHandle) -> Result<Missed> {
 }
 
 fn existing_of(map: &MapHandle, id: u32) -> Result<ExistingReport> {
-    let bytes = map.lookup(&id.to_ne_bytes(), MapFlags::ANY)?;
-    let count: raw::thalweg_policy_reached = bytes
-        .and_then(|bytes| from_bytes(&bytes))
-        .context("the counters of open connections have an unexpected size")?;
+    let count: raw::thalweg_policy_reached =
+        batch::read_entry(map, id, "the counters of open connections")?;
     Ok(ExistingReport {
         matched: count.matched,
         done: count.done,
@@ -378,9 +363,7 @@ fn read_failures(
         });
         Ok(())
     })?;
-    for list in found.values_mut() {
-        list.sort_by(|a, b| (&a.key, &a.stage, &a.error).cmp(&(&b.key, &b.stage, &b.error)));
-    }
+    found.values_mut().for_each(|list| list.sort());
     Ok(found)
 }
 

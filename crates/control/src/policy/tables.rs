@@ -2,14 +2,15 @@
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle, Object};
 use thalweg_bpf_objects::names::policy::maps;
-use thalweg_bpf_types::{Pod, bytes_of, from_bytes, raw};
+use thalweg_bpf_types::{Pod, bytes_of, raw};
 use thalweg_policy::Compiled;
 
 use crate::error::{Context, Result, bail};
-use crate::object;
+use crate::{batch, object};
 
 const EARLY: u32 = 1 << raw::THALWEG_STAGE_CONNECT | 1 << raw::THALWEG_STAGE_ASKED;
-const LATER_STAGE_MASK: u32 = 1 << raw::THALWEG_STAGE_RETRANSMIT
+/// Stages that need callbacks.
+pub(super) const LATER_STAGE_MASK: u32 = 1 << raw::THALWEG_STAGE_RETRANSMIT
     | 1 << raw::THALWEG_STAGE_RTO
     | 1 << raw::THALWEG_STAGE_RTT
     | 1 << raw::THALWEG_STAGE_CLOSE;
@@ -192,34 +193,28 @@ impl<'c> Tables<'c> {
 }
 
 fn fill_array<T: Pod>(map: &MapHandle, values: &[T]) -> Result<()> {
-    let keys: Vec<u8> = (0..values.len() as u32)
-        .flat_map(u32::to_ne_bytes)
-        .collect();
-    let values_bytes: Vec<u8> = values
-        .iter()
-        .flat_map(|value| bytes_of(value).to_vec())
-        .collect();
-    fill_map(map, &keys, &values_bytes, values.len())
+    let keys = (0..values.len() as u32).flat_map(u32::to_ne_bytes);
+    fill_map(map, keys, values.iter().flat_map(bytes_of).copied())
 }
 
 fn fill_trie<K: Pod>(map: &MapHandle, prefixes: &[(K, u32)]) -> Result<()> {
-    let keys: Vec<u8> = prefixes
-        .iter()
-        .flat_map(|(key, _)| bytes_of(key).to_vec())
-        .collect();
-    let values: Vec<u8> = prefixes
-        .iter()
-        .flat_map(|(_, node)| node.to_ne_bytes())
-        .collect();
-    fill_map(map, &keys, &values, prefixes.len())
+    let keys = prefixes.iter().flat_map(|(key, _)| bytes_of(key)).copied();
+    let nodes = prefixes.iter().flat_map(|(_, node)| node.to_ne_bytes());
+    fill_map(map, keys, nodes)
 }
 
 /// One system call fills a whole table.
-fn fill_map(map: &MapHandle, keys: &[u8], values: &[u8], count: usize) -> Result<()> {
+fn fill_map(
+    map: &MapHandle,
+    keys: impl Iterator<Item = u8>,
+    values: impl Iterator<Item = u8>,
+) -> Result<()> {
+    let (keys, values): (Vec<u8>, Vec<u8>) = (keys.collect(), values.collect());
+    let count = keys.len() as u32 / map.key_size();
     if count == 0 {
         return Ok(());
     }
-    map.update_batch(keys, values, count as u32, MapFlags::ANY, MapFlags::ANY)
+    map.update_batch(&keys, &values, count, MapFlags::ANY, MapFlags::ANY)
         .with_context(|| format!("filling map {:?}", map.name()))
 }
 
@@ -230,10 +225,7 @@ pub(super) fn place_texts(map: &MapHandle, texts: &[raw::thalweg_policy_text]) -
     let mut have: Vec<raw::thalweg_policy_text> = Vec::new();
     if !texts.is_empty() {
         for index in 0..raw::THALWEG_POLICY_MAX_TEXTS {
-            let bytes = map.lookup(&index.to_ne_bytes(), MapFlags::ANY)?;
-            let text: raw::thalweg_policy_text = bytes
-                .and_then(|bytes| from_bytes(&bytes))
-                .context("the texts have an unexpected size")?;
+            let text: raw::thalweg_policy_text = batch::read_entry(map, index, "the texts")?;
             if text.text[0] == 0 {
                 break;
             }

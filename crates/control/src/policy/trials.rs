@@ -11,6 +11,7 @@ use thalweg_bpf_objects::names::policy::maps;
 use thalweg_bpf_types::{bytes_of, from_bytes, raw};
 use thalweg_policy::{Compiled, Trial};
 
+use crate::batch;
 use crate::error::{Context, Result};
 
 use super::history::History;
@@ -46,11 +47,7 @@ impl Trials {
     /// # Errors
     /// Pins that cannot be read.
     pub fn read(pin: &Path, history: &History) -> Result<Option<Self>> {
-        let running = Pins::at(pin).running_policy()?;
-        let Some(head) = running.and_then(|running| running.head) else {
-            return Ok(None);
-        };
-        let Ok(compiled) = history.compile_entry(head.generation) else {
+        let Some((head, compiled)) = history.running_tables(&Pins::at(pin))? else {
             return Ok(None);
         };
         let rules = compiled.about.iter().map(|about| TrialRule {
@@ -96,7 +93,7 @@ impl Trials {
         let trial = |id: u32| self.rules.get(id as usize).and_then(|rule| rule.trial);
         let wanted = |id: u32| trial(id).is_some_and(|trial| keys.contains(&trial.key));
         let changes = |id: u32| trial(id).is_some() && known.contains(&id) != wanted(id);
-        let map = MapHandle::from_pinned_path(pins.generation_path(self.number).join(maps::RULES))?;
+        let map = pins.open_map(self.number, maps::RULES)?;
         for (place, rule) in (0u32..).zip(&compiled.rules) {
             if !changes(rule.id) {
                 continue;
@@ -130,7 +127,7 @@ pub(super) fn suspended_rules(
     if first.is_empty() {
         return Ok(ids);
     }
-    let map = MapHandle::from_pinned_path(pins.generation_path(number).join(maps::RULES))?;
+    let map = pins.open_map(number, maps::RULES)?;
     for (id, place) in first {
         if read_rule(&map, place)?.flags & raw::THALWEG_RULE_SUSPENDED != 0 {
             ids.insert(id);
@@ -140,10 +137,7 @@ pub(super) fn suspended_rules(
 }
 
 pub(super) fn read_rule(map: &MapHandle, place: u32) -> Result<raw::thalweg_policy_rule> {
-    let bytes = map.lookup(&place.to_ne_bytes(), MapFlags::ANY)?;
-    bytes
-        .and_then(|bytes| from_bytes(&bytes))
-        .context("the rules of a policy have an unexpected size")
+    batch::read_entry(map, place, "the rules of a policy")
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -1,7 +1,8 @@
 //! Policies: a text with label, number and share, signed.
 
+use data_encoding::HEXLOWER_PERMISSIVE;
 use serde::{Deserialize, Serialize};
-use thalweg_units::random::Random;
+use thalweg_units::random::{Random, hash_bytes};
 
 use super::{WireError, read_document, write_document};
 use crate::keys::{KeyError, PublicKey, SigningKey};
@@ -103,13 +104,9 @@ struct Document {
 /// Turn of an agent with this label, parts per million: a share takes those of the first turns. It is
 /// the same for all policies, so whoever is among the first 5 % is among the first 25 %.
 pub fn canary_turn(agent: &Name, label: &Name) -> u32 {
-    // FNV-1a, and a step that spreads its bits.
+    // A step of the generator spreads the bits of the hash.
     let bytes = agent.as_str().bytes().chain([0]);
-    let hash = bytes
-        .chain(label.as_str().bytes())
-        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-        });
+    let hash = hash_bytes(bytes.chain(label.as_str().bytes()));
     Random::new(hash).below(u64::from(ALL_PPM)) as u32
 }
 
@@ -182,10 +179,14 @@ impl Signed {
             text: document.text,
         };
         policy.check_fields()?;
-        let signature = parse_signature(&document.signature).ok_or_else(|| {
-            let found = one_line(&document.signature, 20);
-            WireError::wrong_field("signature", format!("{found:?}"), "128 hexadecimal digits")
-        })?;
+        let signature = HEXLOWER_PERMISSIVE.decode(document.signature.as_bytes());
+        let signature = signature
+            .ok()
+            .and_then(|it| it.try_into().ok())
+            .ok_or_else(|| {
+                let found = one_line(&document.signature, 20);
+                WireError::wrong_field("signature", format!("{found:?}"), "128 hexadecimal digits")
+            })?;
         let key = PublicKey::parse(&document.key)
             .map_err(|error: KeyError| WireError::Form(format!("key: {error}")))?;
         Ok(Self {
@@ -206,11 +207,7 @@ impl Signed {
             canary_ppm: policy.canary_ppm,
             text: policy.text.clone(),
             key: self.key.clone(),
-            signature: self
-                .signature
-                .iter()
-                .map(|byte| format!("{byte:02x}"))
-                .collect(),
+            signature: HEXLOWER_PERMISSIVE.encode(&self.signature),
         })
     }
 
@@ -256,17 +253,4 @@ impl Signed {
     pub fn signer_key(&self) -> &str {
         &self.key
     }
-}
-
-fn parse_signature(text: &str) -> Option<[u8; 64]> {
-    let digits = text.as_bytes();
-    if digits.len() != 128 {
-        return None;
-    }
-    let mut bytes = [0; 64];
-    for (byte, pair) in bytes.iter_mut().zip(digits.chunks(2)) {
-        let digit = |at: usize| char::from(pair[at]).to_digit(16);
-        *byte = (digit(0)? * 16 + digit(1)?) as u8;
-    }
-    Some(bytes)
 }

@@ -5,6 +5,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use thalweg_units::prefix::Prefix;
+use thalweg_units::random::hash_bytes;
 
 use super::{WireError, read_document, write_document};
 use crate::names::Name;
@@ -136,12 +137,7 @@ impl Network {
 
     /// Shard of the network: FNV-1a of the text, the upper bits folded into the lower.
     pub fn shard(&self) -> Shard {
-        let hash = self
-            .to_string()
-            .bytes()
-            .fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-                (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
-            });
+        let hash = hash_bytes(self.to_string().bytes());
         let folded = hash ^ (hash >> 32);
         Shard((folded ^ (folded >> 16)) as u8 % SHARDS)
     }

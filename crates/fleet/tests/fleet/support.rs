@@ -4,7 +4,7 @@
 mod privileged;
 
 use std::fs;
-use std::net::{TcpListener, TcpStream};
+use std::net::{IpAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::process::{Command, Stdio};
@@ -45,6 +45,21 @@ pub const SMALL: Limits = Limits {
     age: Duration::from_secs(86_400),
     replicas: 1,
 };
+
+/// A plan without servers and agents.
+pub fn usual_plan() -> Plan {
+    Plan {
+        servers: Vec::new(),
+        agents: Vec::new(),
+        listen: IpAddr::from([0, 0, 0, 0]),
+        port: 4222,
+        cluster_port: 6222,
+        at: "/etc/thalweg-fleet".into(),
+        store: "/var/lib/nats/thalweg".into(),
+        store_bytes: 4 << 30,
+        renew: false,
+    }
+}
 
 /// Waits until a condition holds.
 pub fn wait_for<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
@@ -203,7 +218,7 @@ impl Bed {
         let directory = tempfile::tempdir().expect("a directory");
         let plan = Plan {
             agents: agents.iter().map(|agent| name(agent)).collect(),
-            ..Plan::default()
+            ..usual_plan()
         };
         setup::set_up_fleet(directory.path(), &plan).expect("a set-up");
         let authority = Authority::generate().expect("a CA");

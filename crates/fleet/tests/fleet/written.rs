@@ -8,7 +8,9 @@ use std::path::Path;
 use thalweg_fleet::setup::{self, Plan};
 use thalweg_fleet::{Fleet, Identity, Kind, Operator, Settings};
 
-use super::support::{QUICK, SMALL, Server, connected, fault, is_there, name, wait_for};
+use super::support::{
+    QUICK, SMALL, Server, connected, fault, is_there, name, usual_plan, wait_for,
+};
 
 /// A plan with one server on loopback.
 fn plan(directory: &Path, agents: &[&str]) -> Plan {
@@ -21,7 +23,7 @@ fn plan(directory: &Path, agents: &[&str]) -> Plan {
         at: directory.join("servers/127.0.0.1"),
         store: directory.join("store"),
         store_bytes: 1 << 30,
-        ..Plan::default()
+        ..usual_plan()
     }
 }
 

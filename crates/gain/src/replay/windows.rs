@@ -76,13 +76,21 @@ pub struct Judged {
 }
 
 /// Why nothing can be told of a window.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 pub enum Untold {
     /// No connection had it.
+    #[error("no connection had it")]
     Never,
     /// Too few had it.
+    #[error(transparent)]
     TooSmall(TooSmall),
     /// The log gave it no chance in many connections that seemed to count.
+    // Rounded down, so that the share found is below the share needed.
+    #[error(
+        "it had a chance in {:.0} % of the connections, {:.0} % are needed",
+        (100.0 * .0.overlap).floor(),
+        100.0 * OVERLAP_MIN
+    )]
     Seldom(Size),
 }
 
@@ -96,24 +104,6 @@ impl Untold {
         }
     }
 }
-
-impl std::fmt::Display for Untold {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Untold::Never => f.write_str("no connection had it"),
-            Untold::TooSmall(small) => small.fmt(f),
-            // Rounded down, so that the share found is below the share needed.
-            Untold::Seldom(size) => write!(
-                f,
-                "it had a chance in {:.0} % of the connections, {:.0} % are needed",
-                (100.0 * size.overlap).floor(),
-                100.0 * OVERLAP_MIN
-            ),
-        }
-    }
-}
-
-impl std::error::Error for Untold {}
 
 /// The estimates of one window.
 #[derive(Clone, Debug, Default)]

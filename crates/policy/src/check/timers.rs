@@ -74,6 +74,18 @@ fn rounded_time(time: Duration) -> String {
     }
 }
 
+/// A handshake that a rule has given up sooner than by default.
+struct ShorterHandshake<'r> {
+    /// Setting that a warning names.
+    action: &'r Action,
+    kind: WarningKind,
+    /// Times until it is given up, by the rule and by default.
+    ours: String,
+    default: String,
+    /// The count with which it is no sooner, if there is one.
+    enough: Option<u32>,
+}
+
 impl Rule {
     /// A setting at a stage, and its number.
     fn number_at(&self, name: &str, stage: Stage) -> Option<(&Action, u32)> {
@@ -104,77 +116,76 @@ impl Rule {
         self.idle_restart(rto_min_us.min(RTO_MIN_US), warnings);
     }
 
-    /// The longest timeout at a stage, and the setting of it.
-    fn longest_timeout(&self, stage: Stage) -> (Option<&Action>, Duration) {
-        match self.number_at("rto_max", stage) {
-            Some((action, ms)) => (Some(action), Duration::from_millis(ms.into())),
-            None => (None, LONGEST_TIMEOUT),
+    /// The handshake's timers, where the rule has it given up sooner than by default. The count of
+    /// `stage` and each number of timeouts in `linear` that do not double are looked at; the last of them
+    /// counts for the times.
+    fn shorter_handshake(
+        &self,
+        stage: Stage,
+        default_count: u32,
+        linear: &[u32],
+    ) -> Option<ShorterHandshake<'_>> {
+        let timeout = self.number_at("timeout_init", Stage::Asked);
+        let count = self.number_at("syn_count", stage);
+        let capped = self.number_at("rto_max", stage);
+        let action = timeout.or(count).or(capped)?.0;
+        let first = timeout.map_or(FIRST_TIMEOUT, |(_, us)| Duration::from_micros(us.into()));
+        let longest = capped.map_or(LONGEST_TIMEOUT, |(_, ms)| Duration::from_millis(ms.into()));
+        let own = count.map_or(default_count, |(_, count)| count);
+        let enough = count_for_default_timeout(first, longest, default_count, linear);
+        if enough.is_some_and(|enough| own >= enough) {
+            return None;
         }
+        let shown = linear.last().copied().unwrap_or(0);
+        Some(ShorterHandshake {
+            action,
+            // A count alone says how patient connect() shall be.
+            kind: match timeout.or(capped) {
+                Some(_) => WarningKind::Incomplete,
+                None => WarningKind::Trap,
+            },
+            ours: rounded_time(total_timeout(first, longest, own, shown)),
+            default: rounded_time(default_timeout(default_count, shown)),
+            enough,
+        })
     }
 
     /// `connect()` gives up after a number of SYNs, whatever the time between them.
     fn check_connect_timeout(&self, warnings: &mut Vec<Warning>) {
-        let timeout = self.number_at("timeout_init", Stage::Asked);
-        let count = self.number_at("syn_count", Stage::Connect);
-        let (capped, longest) = self.longest_timeout(Stage::Connect);
-        let Some(action) = timeout.or(count).map(|it| it.0).or(capped) else {
-            return;
-        };
-        let first = timeout.map_or(FIRST_TIMEOUT, |(_, us)| Duration::from_micros(us.into()));
-        let own = count.map_or(SYN_RETRIES, |(_, count)| count);
         let linear = [0, LINEAR_TIMEOUTS];
-        let enough = count_for_default_timeout(first, longest, SYN_RETRIES, &linear);
-        if enough.is_some_and(|enough| own >= enough) {
+        let Some(it) = self.shorter_handshake(Stage::Connect, SYN_RETRIES, &linear) else {
             return;
-        }
-        let ours = rounded_time(total_timeout(first, longest, own, LINEAR_TIMEOUTS));
-        let default = default_timeout(SYN_RETRIES, LINEAR_TIMEOUTS);
-        let mut message = format!(
-            "connect() to a silent address gives up after {ours} instead of {}",
-            rounded_time(default)
-        );
-        if let Some(enough) = enough {
-            message.push_str(&format!("; `syn_count = {enough}` keeps it as patient"));
-        }
-        // A count alone says how patient connect() shall be.
-        let kind = match timeout.map(|it| it.0).or(capped) {
-            Some(_) => WarningKind::Incomplete,
-            None => WarningKind::Trap,
         };
-        warnings.push(self.new_warning(kind, action.at, message));
+        let remedy = it
+            .enough
+            .map(|enough| format!("; `syn_count = {enough}` keeps it as patient"));
+        let message = format!(
+            "connect() to a silent address gives up after {} instead of {}{}",
+            it.ours,
+            it.default,
+            remedy.unwrap_or_default()
+        );
+        warnings.push(self.new_warning(it.kind, it.action.at, message));
     }
 
     /// A listener gives up after a number of SYN-ACKs, whatever the time between them.
     fn check_accept_timeout(&self, warnings: &mut Vec<Warning>) {
-        let timeout = self.number_at("timeout_init", Stage::Asked);
-        let count = self.number_at("syn_count", Stage::Listen);
-        let (capped, longest) = self.longest_timeout(Stage::Listen);
-        let Some(action) = timeout.or(count).map(|it| it.0).or(capped) else {
+        let Some(it) = self.shorter_handshake(Stage::Listen, SYNACK_RETRIES, &[0]) else {
             return;
         };
-        let first = timeout.map_or(FIRST_TIMEOUT, |(_, us)| Duration::from_micros(us.into()));
-        let own = count.map_or(SYNACK_RETRIES, |(_, count)| count);
-        let enough = count_for_default_timeout(first, longest, SYNACK_RETRIES, &[0]);
-        if enough.is_some_and(|enough| own >= enough) {
-            return;
-        }
+        let remedy = it.enough.map(|enough| {
+            format!(
+                "; `direction = \"active\"` leaves SYN-ACKs alone, `on.listen = {{ syn_count = \
+                 {enough} }}` in a rule of listeners keeps them as patient"
+            )
+        });
         let message = format!(
             "a peer has {} to answer the SYN-ACK instead of {}{}",
-            rounded_time(total_timeout(first, longest, own, 0)),
-            rounded_time(default_timeout(SYNACK_RETRIES, 0)),
-            match enough {
-                Some(enough) => format!(
-                    "; `direction = \"active\"` leaves SYN-ACKs alone, `on.listen = {{ syn_count \
-                     = {enough} }}` in a rule of listeners keeps them as patient"
-                ),
-                None => String::new(),
-            }
+            it.ours,
+            it.default,
+            remedy.unwrap_or_default()
         );
-        let kind = match timeout.map(|it| it.0).or(capped) {
-            Some(_) => WarningKind::Incomplete,
-            None => WarningKind::Trap,
-        };
-        warnings.push(self.new_warning(kind, action.at, message));
+        warnings.push(self.new_warning(it.kind, it.action.at, message));
     }
 
     /// The kernel gives a connection up after the time that its timeouts take together

@@ -1,5 +1,6 @@
 //! Values of conditions and settings.
 
+use strum::VariantArray;
 use thalweg_units::grammar;
 use thalweg_units::prefix::{Prefix, PrefixError};
 use thalweg_units::reader::{Table, describe_value, quote_piece, whole_number};
@@ -142,17 +143,12 @@ pub(super) fn same_prefix(table: &mut Table<'_>) -> Option<SamePrefix> {
     Some(same)
 }
 
-const DIRECTIONS: [Direction; 2] = [Direction::Active, Direction::Passive];
-
 pub(super) fn direction_form() -> schema::Form {
-    schema::words(DIRECTIONS.map(Direction::name))
+    schema::words(Direction::VARIANTS.iter().map(|it| it.name()))
 }
 
 pub(super) fn parse_direction(value: &DeValue<'_>) -> Option<Direction> {
-    let word = value.as_str()?;
-    DIRECTIONS
-        .into_iter()
-        .find(|direction| direction.name() == word)
+    value.as_str()?.parse().ok()
 }
 
 pub(super) fn parse_netns(value: &DeValue<'_>) -> Option<Namespace> {

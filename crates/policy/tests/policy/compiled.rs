@@ -5,6 +5,7 @@ use std::fmt::Write;
 use thalweg_bpf_types::raw;
 use thalweg_policy::{Compiled, Group, Namespace, Stage, VOID_COOKIE};
 
+use crate::walk::matching_rule_id;
 use crate::{compile, flow, rules};
 
 fn about<'c>(compiled: &'c Compiled, rule: &raw::thalweg_policy_rule) -> &'c str {
@@ -205,11 +206,11 @@ fn namespaces_are_resolved_later() {
     assert_eq!(missing, [&Namespace::Path("/run/gone".into())]);
     let mut seen = flow("10.0.0.1", "10.0.0.2");
     seen.netns = Some(Namespace::Cookie(4711));
-    assert_eq!(compiled.matching_rule_id(&seen), Some(0));
+    assert_eq!(matching_rule_id(&compiled, &seen), Some(0));
     seen.netns = Some(Namespace::Cookie(0));
-    assert_eq!(compiled.matching_rule_id(&seen), None);
+    assert_eq!(matching_rule_id(&compiled, &seen), None);
     seen.netns = Some(Namespace::Name("blue".into()));
-    assert_eq!(compiled.matching_rule_id(&seen), Some(0));
+    assert_eq!(matching_rule_id(&compiled, &seen), Some(0));
 }
 
 #[test]
@@ -231,7 +232,7 @@ fn void_cookies_match_nothing_and_names_stay() {
     let mut seen = flow("10.0.0.1", "10.0.0.2");
     seen.netns = Some(Namespace::Cookie(7));
     let name = |compiled: &Compiled| {
-        let rule = compiled.matching_rule_id(&seen).unwrap();
+        let rule = matching_rule_id(compiled, &seen).unwrap();
         compiled.about[rule as usize].name.clone()
     };
     assert_eq!(name(&compiled), "seven");
@@ -364,7 +365,7 @@ fn ten_thousand_rules_are_linear_in_size() {
         (10_000, 10_002, 10_000)
     );
     assert_eq!(
-        compiled.matching_rule_id(&flow("192.0.2.1", "10.39.15.9")),
+        matching_rule_id(&compiled, &flow("192.0.2.1", "10.39.15.9")),
         Some(9_999)
     );
     assert!(policy.warnings().is_empty());

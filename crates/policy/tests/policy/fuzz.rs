@@ -7,6 +7,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use thalweg_policy::{Flow, Policy, WarningKind};
 
+use crate::walk::matching_rule_id;
 use crate::{compile, generate, parse};
 
 /// All that can be written, so that mutations reach every part.
@@ -209,7 +210,7 @@ fn agree(text: &str, flows: &[Flow]) -> Result<(), TestCaseError> {
     let never_wins: Vec<&str> = never_wins.map(|warning| &*warning.rule).collect();
     for flow in flows {
         let readable = policy.matching_rule(flow).map(|rule| &*rule.name);
-        let walked = compiled.matching_rule_id(flow);
+        let walked = matching_rule_id(&compiled, flow);
         let walked = walked.map(|id| &*compiled.about[id as usize].name);
         prop_assert_eq!(readable, walked, "{:?}\n{}", flow, text);
         if let Some(rule) = readable {

@@ -138,7 +138,7 @@ fn each_key_takes_its_bounds_and_no_more() {
 #[test]
 fn each_key_keeps_to_its_stages() {
     for key in KEYS {
-        for stage in Stage::ALL {
+        for &stage in Stage::ALL {
             let value = sample(key.unit, key.range.1);
             let text = format!(
                 "name = \"t\"\n[[rule]]\nname = \"r\"\non.{} = {{ {} = {value} }}\n",

@@ -11,11 +11,14 @@ mod keys;
 mod ready;
 mod semantics;
 mod vectors;
+mod walk;
 mod warnings;
 
 use std::path::Path;
 
 use thalweg_policy::{Compiled, Faults, Flow, FlowKind, Policy};
+
+use walk::matching_rule_id;
 
 fn try_parse(text: &str) -> Result<Policy, Faults> {
     Policy::parse(text.as_bytes(), Path::new("t.toml"))
@@ -66,7 +69,7 @@ fn flow(local: &str, remote: &str) -> Flow {
 fn decide(policy: &Policy, flow: &Flow) -> Option<String> {
     let readable = policy.matching_rule(flow).map(|rule| rule.name.clone());
     let compiled = compile(policy);
-    let walked = compiled.matching_rule_id(flow);
+    let walked = matching_rule_id(&compiled, flow);
     let walked = walked.map(|id| compiled.about[id as usize].name.clone());
     assert_eq!(readable, walked, "readable and compiled form disagree");
     readable

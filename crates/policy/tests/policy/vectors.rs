@@ -7,6 +7,7 @@ use std::process::Command;
 use serde_json::Value;
 use thalweg_policy::{Flow, FlowKind, Namespace};
 
+use crate::walk::matching_rule_id;
 use crate::{compile, parse};
 
 fn vectors() -> PathBuf {
@@ -50,7 +51,7 @@ fn both_forms_agree_with_the_vectors() {
             let expected = case["rule"].as_str();
             let readable = policy.matching_rule(&seen).map(|rule| &*rule.name);
             assert_eq!(readable, expected, "{name}: {case}");
-            let walked = compiled.matching_rule_id(&seen);
+            let walked = matching_rule_id(&compiled, &seen);
             let walked = walked.map(|id| &*compiled.about[id as usize].name);
             assert_eq!(walked, expected, "{name}: {case}");
             flows += 1;

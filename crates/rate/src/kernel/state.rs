@@ -177,11 +177,6 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// The present rate, bytes/s.
-    pub fn current_rate(&self) -> u64 {
-        self.rate
-    }
-
     /// The present phase.
     pub fn phase(&self) -> Phase {
         self.phase

@@ -10,16 +10,9 @@ use super::{any_number, whole_number};
 use crate::near::nearest_word;
 
 /// Expectation of a type.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
 pub(super) struct Expected(String);
-
-impl std::error::Error for Expected {}
-
-impl fmt::Display for Expected {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
 
 impl de::Error for Expected {
     fn custom<T: fmt::Display>(message: T) -> Self {

@@ -7,7 +7,7 @@ use std::os::unix::process::CommandExt;
 
 use nix::libc;
 use thalweg_link::tun;
-use thalweg_process::capabilities::{self, NET_ADMIN, SYS_ADMIN};
+use thalweg_process::capabilities::{self, CapabilitySet};
 use thalweg_process::tool;
 
 use super::{WireKind, cgroup};
@@ -19,10 +19,16 @@ use crate::ticks::Ticks;
 use crate::timing;
 use crate::units::Delay;
 
-/// Bits of `CapEff` (linux/capability.h) and their use.
-const CAPABILITIES: [(u32, &str); 2] = [
-    (NET_ADMIN, "CAP_NET_ADMIN (links, queues, the loss program)"),
-    (SYS_ADMIN, "CAP_SYS_ADMIN (network namespaces, mounts, BPF)"),
+/// Capabilities and their use.
+const CAPABILITIES: [(CapabilitySet, &str); 2] = [
+    (
+        CapabilitySet::NET_ADMIN,
+        "CAP_NET_ADMIN (links, queues, the loss program)",
+    ),
+    (
+        CapabilitySet::SYS_ADMIN,
+        "CAP_SYS_ADMIN (network namespaces, mounts, BPF)",
+    ),
 ];
 
 /// Name of the agent's program that chooses congestion controls (`bpf/learn.bpf.c`). The kernel
@@ -32,8 +38,8 @@ const LEARNER: &str = "learn_sockops";
 /// Everything that is missing, one line each.
 pub fn missing_requirements() -> Vec<String> {
     let mut missing = Vec::new();
-    for (bit, what) in CAPABILITIES {
-        if !capabilities::is_in_force(bit) {
+    for (capability, what) in CAPABILITIES {
+        if !capabilities::is_in_force(capability) {
             missing.push(format!("no {what}: run it as root, for instance with sudo"));
         }
     }

@@ -49,7 +49,7 @@ pub fn write_place(place: &FleetPlace, page: &mut Page<'_>) -> fmt::Result {
         "thalweg_fleet_faults",
         "What went wrong with the fleet, by kind; `thalweg fleet status` has the last one.",
         ["kind"],
-        Rows::sums(Kind::ALL.map(|kind| ([kind.name()], number(kind) as f64))),
+        Rows::sums((Kind::ALL.iter()).map(|kind| ([kind.name()], number(*kind) as f64))),
     )?;
     for (name, help, value) in [
         (

@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 
 use thalweg_agent::config::{Config, DEFAULT_FILE};
 use thalweg_control::system::ProcessHandle;
+use thalweg_process::capabilities::{CapabilitySet, may_raise_any};
+use thalweg_process::http::is_stopped;
 
 use super::units;
 
@@ -31,12 +33,7 @@ pub struct Agent {
 impl Agent {
     /// Whether the process is stopped by a signal or a debugger.
     pub fn is_stopped(&self) -> bool {
-        let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid)).unwrap_or_default();
-        // The name before the state may contain anything.
-        let state = stat
-            .rsplit_once(") ")
-            .and_then(|(_, rest)| rest.chars().next());
-        matches!(state, Some('T' | 't'))
+        is_stopped(self.pid)
     }
 }
 
@@ -48,9 +45,8 @@ pub fn find_agents(pin: &Path) -> Vec<Agent> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let all = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
     pids.extend(all.filter(|pid| {
-        let root = PathBuf::from(format!("/proc/{pid}/root"));
-        let process = PathBuf::from(format!("/proc/{pid}"));
-        let named = may_attach(&process).then(|| pin_of(&process)).flatten();
+        let named = may_attach(*pid).then(|| pin_of(*pid)).flatten();
+        let root = process_directory(*pid).join("root");
         named.is_some_and(|named| wanted.is_some() && place_of(&root, &named) == wanted)
     }));
     let own = std::process::id();
@@ -66,7 +62,7 @@ pub fn find_agents(pin: &Path) -> Vec<Agent> {
 
 /// Whether a process is an agent: the number that an agent tells may be one of another namespace.
 pub fn is_agent(pid: u32) -> bool {
-    pin_of(&PathBuf::from(format!("/proc/{pid}"))).is_some()
+    pin_of(pid).is_some()
 }
 
 /// Whether a command line, with NUL between its words, starts an agent whose pins are in a directory.
@@ -86,18 +82,14 @@ pub fn starts_agent(command_line: &[u8], pin: &Path) -> bool {
 
 /// Whether a process has, or may raise, what attaching takes. Anybody may call a program thalweg, and
 /// has all capabilities in a user namespace of his own.
-fn may_attach(process: &Path) -> bool {
-    let user = |process: &Path| fs::read_link(process.join("ns/user")).ok();
-    if user(process) != user(Path::new("/proc/self")) {
-        return false;
-    }
-    let status = fs::read_to_string(process.join("status")).unwrap_or_default();
-    let permitted = status.lines().find_map(|line| {
-        let mask = line.strip_prefix("CapPrm:")?.trim();
-        u64::from_str_radix(mask, 16).ok()
-    });
-    // CAP_SYS_ADMIN, CAP_BPF (capability.h).
-    permitted.is_some_and(|mask| mask & (1 << 21 | 1 << 39) != 0)
+fn may_attach(pid: u32) -> bool {
+    let user = |pid: u32| fs::read_link(process_directory(pid).join("ns/user")).ok();
+    user(pid) == user(std::process::id())
+        && may_raise_any(pid, CapabilitySet::SYS_ADMIN | CapabilitySet::BPF)
+}
+
+fn process_directory(pid: u32) -> PathBuf {
+    PathBuf::from(format!("/proc/{pid}"))
 }
 
 /// Processes that hold the lock of a directory (proc_locks(5)).
@@ -140,7 +132,8 @@ fn command_line_of(process: &Path) -> Option<Vec<u8>> {
 
 /// The directory of pins of an agent's process, from its command line and its configuration.
 /// `None`: the process is no agent, or may not be looked at.
-fn pin_of(process: &Path) -> Option<PathBuf> {
+fn pin_of(pid: u32) -> Option<PathBuf> {
+    let process = process_directory(pid);
     let is_own_file = || {
         let own = fs::metadata("/proc/self/exe").ok()?;
         let its = fs::metadata(process.join("exe")).ok()?;
@@ -152,7 +145,7 @@ fn pin_of(process: &Path) -> Option<PathBuf> {
     if name.trim_end_matches(" (deleted)") != COMMAND && is_own_file() != Some(true) {
         return None;
     }
-    let file = configuration_of(&command_line_of(process)?)?;
+    let file = configuration_of(&command_line_of(&process)?)?;
     let root = process.join("root");
     let config = match file {
         None => {
@@ -244,18 +237,18 @@ mod tests {
 
     #[test]
     fn process_without_capabilities_is_no_agent() {
-        let own = Path::new("/proc/self");
+        let own = std::process::id();
         assert_eq!(may_attach(own), nix::unistd::geteuid().is_root());
         let mut sleeper = std::process::Command::new("sleep");
         if nix::unistd::geteuid().is_root() {
             sleeper.uid(4711);
         }
         let mut child = sleeper.arg("60").spawn().unwrap();
-        let process = PathBuf::from(format!("/proc/{}", child.id()));
-        assert!(process.join("status").exists() && !may_attach(&process));
+        let pid = child.id();
+        assert!(process_directory(pid).exists() && !may_attach(pid));
         child.kill().unwrap();
         child.wait().unwrap();
-        assert!(!may_attach(&process), "gone");
+        assert!(!may_attach(pid), "gone");
     }
 
     #[test]

@@ -22,8 +22,7 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
     let public = SigningKey::read_or_create(&options.file)?
         .public_key()
         .to_string();
-    match global.format.json {
-        true => output::print_json(&json!({ "key": public })),
-        false => output::print(&format!("{public}\n")),
-    }
+    output::show_value(&global.format, &json!({ "key": public }), || {
+        format!("{public}\n")
+    })
 }

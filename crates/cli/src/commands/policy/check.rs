@@ -29,7 +29,7 @@ pub struct Options {
 }
 
 /// Faults and warnings of one file.
-#[derive(Serialize)]
+#[derive(Default, Serialize)]
 struct Report {
     file: String,
     /// Empty if the file cannot be parsed.
@@ -86,12 +86,7 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
 fn check_policy(file: &Path, bytes: &[u8]) -> Report {
     let mut report = Report {
         file: file.display().to_string(),
-        policy: String::new(),
-        rules: 0,
-        settings: 0,
-        faults: Vec::new(),
-        warnings: Vec::new(),
-        notes: Vec::new(),
+        ..Report::default()
     };
     let policy = match Policy::parse(bytes, file) {
         Ok(policy) => policy,

@@ -1,6 +1,7 @@
 //! `thalweg policy statistics`.
 
 use std::cell::Cell;
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
@@ -51,13 +52,11 @@ fn statistics_line(flow: &FlowStatistics) -> String {
         .received_option
         .map_or_else(String::new, |value| format!(" option {value}"));
     format!(
-        "{} {}:{} {}:{} rule {} sent {} received {} delivered {} marked {} again {} twice {} \
+        "{} {} {} rule {} sent {} received {} delivered {} marked {} again {} twice {} \
          rtt {} cwnd {}{option}\n",
         output::time_text(flow.time_ms),
-        bracketed_address(flow.local),
-        flow.local_port,
-        bracketed_address(flow.remote),
-        flow.remote_port,
+        SocketAddr::new(flow.local, flow.local_port),
+        SocketAddr::new(flow.remote, flow.remote_port),
         flow.rule,
         output::bytes_text(flow.bytes_acked),
         output::bytes_text(flow.bytes_received),
@@ -68,11 +67,4 @@ fn statistics_line(flow: &FlowStatistics) -> String {
         output::milliseconds_text(flow.srtt_us),
         flow.snd_cwnd
     )
-}
-
-fn bracketed_address(address: std::net::IpAddr) -> String {
-    match address {
-        std::net::IpAddr::V6(address) => format!("[{address}]"),
-        std::net::IpAddr::V4(address) => address.to_string(),
-    }
 }

@@ -37,11 +37,6 @@ pub fn bits_text(bytes_per_s: f64) -> String {
     with_suffix(bytes_per_s * 8.0)
 }
 
-/// A share in percent.
-pub fn percent_text(share: f64) -> String {
-    format!("{:.1}%", share * 100.0)
-}
-
 /// A span of time in its largest unit.
 pub fn age_text(seconds: u64) -> String {
     match seconds {

@@ -24,6 +24,11 @@ pub struct Paint {
     pub colours: bool,
 }
 
+/// A style where it applies.
+pub fn style_if(applies: bool, style: Style) -> Style {
+    if applies { style } else { Style::default() }
+}
+
 impl Paint {
     /// For what is wrong.
     pub fn error_style(self) -> Style {

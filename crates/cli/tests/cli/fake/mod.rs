@@ -267,7 +267,7 @@ pub fn answer(method: &str, path: &str) -> (u16, String) {
             advice["limits_untold"] = "The kernel does not tell what holds connections up.".into();
             advice
         }
-        ("GET", "/v1/gain?rule=iw%2D40") => gain_of_rule(),
+        ("GET", "/v1/gain?rule=iw-40") => gain_of_rule(),
         ("POST", "/v1/gain/resume") => json!({ "resumed": 1 }),
         ("GET", "/v1/events/stream") => {
             let lines = [

@@ -1,12 +1,12 @@
 //! Arms: how often each is chosen, and what it costs.
 
-use ratatui::style::Style;
 use thalweg_agent::view::{Arm, Host, HostArm};
+use thalweg_terminal::output::percent_text;
 use thalweg_units::figures::three_digits;
 
 use super::hosts::{arm_cost, is_measured};
-use crate::commands::top::figures::{NONE, count_text, percent_text};
-use crate::commands::top::scene::{Body, Scene};
+use crate::commands::top::figures::{NONE, count_text};
+use crate::commands::top::scene::{Body, Scene, style_if};
 use crate::commands::top::table::{Cell, Column, Table};
 
 /// The columns.
@@ -129,13 +129,7 @@ fn arm_row(scene: &Scene, arm: &Arm, sum: &Sum, all: u64) -> Vec<Cell> {
         (None, true, true) => "default",
         (None, true, false) => "yes",
     };
-    let bad = |is_bad: bool| {
-        if is_bad {
-            scene.paint.error_style()
-        } else {
-            Style::default()
-        }
-    };
+    let bad = |is_bad: bool| style_if(is_bad, scene.paint.error_style());
     vec![
         arm.name.clone().into(),
         Cell::with_style(available, bad(arm.refused.is_some())),

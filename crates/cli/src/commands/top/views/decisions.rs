@@ -1,6 +1,7 @@
 //! Decisions: the kernel's counters, reasons of the last minute, and the latest events.
 
 use std::collections::BTreeMap;
+use thalweg_terminal::output::percent_text;
 use thalweg_units::printable;
 
 use ratatui::style::Style;
@@ -9,8 +10,8 @@ use thalweg_agent::view::{Counters, Event, Status};
 
 use crate::commands::events;
 use crate::commands::top::asker::EVENTS;
-use crate::commands::top::figures::{count_text, per_second, percent_text};
-use crate::commands::top::scene::{Body, Scene};
+use crate::commands::top::figures::{count_text, per_second};
+use crate::commands::top::scene::{Body, Scene, style_if};
 use crate::commands::top::seen::Observed;
 use crate::commands::top::table::{Cell, Column, Table, pad_text};
 
@@ -80,11 +81,7 @@ fn counters_table(scene: &Scene, status: &Observed<Status>) -> Table {
         let total = counter(&status.now.counters);
         let rate = status.per_second(|status| Some(counter(&status.counters)));
         let is_bad = harm.contains(name) && total > 0;
-        let style = if is_bad {
-            scene.paint.warning_style()
-        } else {
-            Style::default()
-        };
+        let style = style_if(is_bad, scene.paint.warning_style());
         vec![
             (*name).into(),
             Cell::with_style(&count_text(total), style),

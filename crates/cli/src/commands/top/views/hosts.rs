@@ -3,16 +3,14 @@
 use std::cmp::Reverse;
 use std::collections::HashSet;
 
-use ratatui::style::Style;
 use thalweg_agent::view::{Host, HostArm};
 
 use crate::commands::hosts::matches_prefix;
 use crate::commands::top::choice::Sort;
-use crate::commands::top::figures::{
-    NONE, age_text, bits_text, count_text, per_second, percent_text,
-};
-use crate::commands::top::scene::{Body, Scene};
+use crate::commands::top::figures::{NONE, age_text, bits_text, count_text, per_second};
+use crate::commands::top::scene::{Body, Scene, style_if};
 use crate::commands::top::table::{Cell, Column, Table};
+use thalweg_terminal::output::percent_text;
 use thalweg_units::figures::three_digits;
 
 /// The columns.
@@ -117,9 +115,8 @@ fn host_row(scene: &Scene, host: &Host, rate: Option<f64>) -> Vec<Cell> {
         Some(arm) if is_measured(arm) => text(arm),
         _ => NONE.to_owned(),
     };
-    let loss = arm
-        .filter(|arm| arm.retransmitted >= 0.05)
-        .map_or(Style::default(), |_| scene.paint.warning_style());
+    let is_lossy = arm.is_some_and(|arm| arm.retransmitted >= 0.05);
+    let loss = style_if(is_lossy, scene.paint.warning_style());
     vec![
         host.address.clone().into(),
         container.into(),

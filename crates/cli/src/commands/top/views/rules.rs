@@ -6,7 +6,7 @@ use thalweg_control::policy::{Report, RuleReport};
 use thalweg_terminal::output;
 
 use crate::commands::top::figures::{count_text, per_second};
-use crate::commands::top::scene::{Body, Scene};
+use crate::commands::top::scene::{Body, Scene, style_if};
 use crate::commands::top::seen::Observed;
 use crate::commands::top::table::{Cell, Column, Table};
 
@@ -71,11 +71,7 @@ fn add_rules(scene: &Scene, seen: &Reported, policy: &Report, body: &mut Body) {
                     .filter(|_| then.number == policy.number)?;
                 Some(rule.matched)
             };
-            let failed = if rule.failed > 0 {
-                scene.paint.error_style()
-            } else {
-                Style::default()
-            };
+            let failed = style_if(rule.failed > 0, scene.paint.error_style());
             vec![
                 rule.name.clone().into(),
                 if rule.never { "never" } else { "" }.into(),
