@@ -151,7 +151,7 @@ fn of_features(
     let mut found = BTreeMap::new();
     let context = shared.feature_context();
     for feature in context.features.iter().filter(|_| !is_left_alone(address)) {
-        let explained = feature.explain(key, address, presenter, &context)?;
+        let explained = feature.explain_host(key, address, presenter, &context)?;
         found.extend(explained.map(|it| (feature.name().to_owned(), it)));
     }
     Ok(found)
