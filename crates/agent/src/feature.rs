@@ -134,7 +134,7 @@ pub trait Reporter {
     /// Sets a problem that nobody must repair.
     fn warning(&self, kind: &'static str, text: String);
     /// Notes attempts to repair what is a problem of a kind.
-    fn repaired(&self, kind: &'static str, attempts: Attempts);
+    fn note_repairs(&self, kind: &'static str, attempts: Attempts);
 }
 
 /// Host records as a whole, which the agent counts, saves and restores.
@@ -355,7 +355,7 @@ pub trait Feature: Send + Sync {
     /// Follows the learner to the cgroup to which it was attached again.
     fn reattach(&self, _: &Kernel) {}
     /// Checks the feature now. Problems of other kinds stay as they were reported.
-    fn problems(&self, _: &Context<'_>) -> Vec<Finding> {
+    fn find_problems(&self, _: &Context<'_>) -> Vec<Finding> {
         Vec::new()
     }
     /// Undoes at the end of a session what only a running agent may keep.
@@ -386,7 +386,7 @@ pub trait Feature: Send + Sync {
         Ok(())
     }
     /// Connections with the feature's settings, and those whose settings something replaced.
-    fn overridden(&self, _: &Counters) -> Vec<Tally> {
+    fn count_overridden(&self, _: &Counters) -> Vec<Tally> {
         Vec::new()
     }
     /// Comparisons for the fleet: the learner's, where it is asked for, then those of rules.
@@ -425,7 +425,7 @@ pub trait Feature: Send + Sync {
     ///
     /// # Errors
     /// Maps that cannot be read.
-    fn explain(
+    fn explain_host(
         &self,
         _: &HostKey,
         _: IpAddr,

@@ -243,7 +243,7 @@ impl Feature for State {
         }
     }
 
-    fn problems(&self, _: &Context<'_>) -> Vec<Finding> {
+    fn find_problems(&self, _: &Context<'_>) -> Vec<Finding> {
         let found = self.find_problem().map(|text| (self.name(), Some(text)));
         found.into_iter().collect()
     }

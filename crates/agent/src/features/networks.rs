@@ -79,7 +79,7 @@ impl Feature for State {
         Ok(Json(answer).into_response())
     }
 
-    fn explain(
+    fn explain_host(
         &self,
         host: &HostKey,
         address: IpAddr,

@@ -112,7 +112,7 @@ impl Feature for State {
             // The problem is reported before the repair, so that the log has its begin and end.
             context.reporter.problem(POLICY, problem);
             let put_back = policy::put_back(&paths, history).map(Attempts::of);
-            context.reporter.repaired(POLICY, put_back.into());
+            context.reporter.note_repairs(POLICY, put_back.into());
             problem = find_problem(&paths, context);
         }
         self.refresh_arm_sets(context);
@@ -127,7 +127,7 @@ impl Feature for State {
         }
     }
 
-    fn problems(&self, context: &Context<'_>) -> Vec<Finding> {
+    fn find_problems(&self, context: &Context<'_>) -> Vec<Finding> {
         let problem = find_problem(&policy_paths(context), context);
         let problem = problem.or_else(|| self.watch().without_arms.clone());
         let (problem, silence) = match read_report(context) {

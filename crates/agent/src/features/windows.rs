@@ -63,7 +63,7 @@ impl Feature for State {
         setup.windows = enabled.map_or(0, |it| it.mask);
     }
 
-    fn overridden(&self, counters: &Counters) -> Vec<Tally> {
+    fn count_overridden(&self, counters: &Counters) -> Vec<Tally> {
         vec![Tally {
             subject: "initial windows".to_owned(),
             overridden: counters.windows_overridden,
@@ -102,7 +102,7 @@ impl Feature for State {
 
     /// Records towards a host, the narrowest first: prefix, then namespace. The service between them
     /// is known only after connecting.
-    fn explain(
+    fn explain_host(
         &self,
         host: &HostKey,
         address: IpAddr,
