@@ -15,7 +15,7 @@ use axum::Json;
 use axum::http::{Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use axum::routing::MethodFilter;
-use clap::{Arg, ArgMatches, Command, value_parser};
+use clap::{ArgMatches, Command};
 use serde::Serialize;
 use serde_json::Value;
 use thalweg_bpf_types::raw;
@@ -184,22 +184,13 @@ pub enum Place {
     Agent,
 }
 
-/// Link of the page to a view, with its title.
-#[derive(Clone, Copy, Debug)]
-pub enum ViewLink {
-    /// No link: the view is a part of another.
-    None,
-    /// A link that is shown.
-    Shown(&'static str),
-    /// A link that is hidden while `GET /v1/NAME` is null.
-    ShownWhileOn(&'static str),
-}
-
 /// View of the page, `/page/NAME.js`.
 #[derive(Clone, Copy, Debug)]
 pub struct PageView {
-    /// Link to the view.
-    pub link: ViewLink,
+    /// Title of the view's link; `None`: the view is a part of another.
+    pub title: Option<&'static str>,
+    /// Whether the link is hidden while `GET /v1/NAME` is null.
+    pub is_hidden: bool,
     /// HTML of the view, in elements with `data-view`, its name in the URL, and `data-script` where that
     /// of the script differs.
     pub body: &'static str,
@@ -495,19 +486,4 @@ pub trait Feature: Send + Sync {
     fn page_view(&self) -> Option<PageView> {
         None
     }
-}
-
-/// Adds the option of a list of rows that has no others.
-pub fn add_limit(command: Command) -> Command {
-    let limit = Arg::new("limit")
-        .long("limit")
-        .value_name("N")
-        .value_parser(value_parser!(usize))
-        .help("Show at most this many rows. Default: all");
-    command.arg(limit)
-}
-
-/// Largest number of rows of such a list.
-pub fn row_limit(options: &ArgMatches) -> usize {
-    options.get_one("limit").copied().unwrap_or(usize::MAX)
 }

@@ -10,7 +10,7 @@ use thalweg_learner::HostKey;
 use thalweg_units::address;
 
 use crate::api::answer::{Answer, Failure, parse_query};
-use crate::feature::{BodyBounds, Context, Feature, PageView, Reply, Request, Route, ViewLink};
+use crate::feature::{BodyBounds, Context, Feature, PageView, Reply, Request, Route};
 use crate::kernel::Kernel;
 
 mod best;
@@ -68,7 +68,8 @@ impl Feature for State {
 
     fn page_view(&self) -> Option<PageView> {
         Some(PageView {
-            link: ViewLink::Shown("Hosts"),
+            title: Some("Hosts"),
+            is_hidden: false,
             body: include_str!("hosts/view.html"),
             script: include_str!("hosts/hosts.js"),
         })

@@ -19,7 +19,7 @@ use thalweg_learner::{HostKey, Level, Mode, window};
 use crate::api::answer::{Answer, parse_query};
 use crate::config::reader::Section;
 use crate::counters::Counters;
-use crate::feature::{Context, Feature, List, PageView, Route, Settings, ViewLink};
+use crate::feature::{Context, Feature, List, PageView, Route, Settings};
 use crate::kernel::Setup;
 use crate::overridden::Tally;
 use crate::present::{Presenter, keep_networks};
@@ -138,7 +138,8 @@ impl Feature for State {
 
     fn page_view(&self) -> Option<PageView> {
         Some(PageView {
-            link: ViewLink::None,
+            title: None,
+            is_hidden: false,
             body: include_str!("windows/view.html"),
             script: include_str!("windows/windows.js"),
         })
