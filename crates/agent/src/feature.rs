@@ -310,13 +310,7 @@ pub trait Feature: Send + Sync {
     ///
     /// # Errors
     /// Maps that cannot be read.
-    fn explain_host(
-        &self,
-        _: &HostKey,
-        _: IpAddr,
-        _: &Presenter<'_>,
-        _: &Context<'_>,
-    ) -> Result<Option<Value>> {
+    fn explain_host(&self, _: &HostKey, _: IpAddr, _: &Context<'_>) -> Result<Option<Value>> {
         Ok(None)
     }
     /// Text of `thalweg explain` for such a value; `None`: no text.

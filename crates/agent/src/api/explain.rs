@@ -18,6 +18,9 @@ use crate::present::Presenter;
 use crate::shared::Shared;
 use crate::view::{Explanation, Network};
 
+/// Explanations by features, by their names.
+type Explained = BTreeMap<String, Value>;
+
 /// Explains the host: once for each network namespace that knows it, or else by its networks.
 pub(super) async fn explain(
     State(api): State<Api>,
@@ -35,7 +38,7 @@ pub(super) async fn explain(
         for (key, host) in hosts_of(shared, &wanted)? {
             out.push(Explanation {
                 summary: format!("{unset}{}", presenter.summary(&key, &host)),
-                features: of_features(shared, &presenter, &key, wanted.address)?,
+                features: of_features(shared, &key, wanted.address)?,
                 ..explanation(shared, &presenter, &key, &host)?
             });
         }
@@ -46,7 +49,7 @@ pub(super) async fn explain(
                     netns,
                     ..wanted.key
                 };
-                let features = of_features(shared, &presenter, &key, wanted.address)?;
+                let features = of_features(shared, &key, wanted.address)?;
                 if networks.is_empty() && features.is_empty() {
                     continue;
                 }
@@ -76,7 +79,7 @@ fn explanation(
         summary: String::new(),
         host: presenter.host(key, host),
         networks: Vec::new(),
-        features: BTreeMap::new(),
+        features: Explained::new(),
         egress: egress(shared, key)?,
         recent: latest::of_host(shared, &key.to_string(), RECENT)?,
         events_share: shared.sampling(|sampling| sampling.share()),
@@ -142,16 +145,11 @@ fn networks(
 }
 
 /// Explanations of a host by features, by their names.
-fn of_features(
-    shared: &Shared,
-    presenter: &Presenter<'_>,
-    key: &HostKey,
-    address: IpAddr,
-) -> anyhow::Result<BTreeMap<String, Value>> {
-    let mut found = BTreeMap::new();
+fn of_features(shared: &Shared, key: &HostKey, address: IpAddr) -> anyhow::Result<Explained> {
+    let mut found = Explained::new();
     let context = shared.feature_context();
     for feature in context.features.iter().filter(|_| !is_left_alone(address)) {
-        let explained = feature.explain_host(key, address, presenter, &context)?;
+        let explained = feature.explain_host(key, address, &context)?;
         found.extend(explained.map(|it| (feature.name().to_owned(), it)));
     }
     Ok(found)
