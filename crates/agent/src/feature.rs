@@ -416,13 +416,7 @@ pub trait Feature: Send + Sync {
     ///
     /// # Errors
     /// Maps that cannot be read.
-    fn explain_host(
-        &self,
-        _: &HostKey,
-        _: IpAddr,
-        _: &Presenter<'_>,
-        _: &Context<'_>,
-    ) -> Result<Option<Value>> {
+    fn explain_host(&self, _: &HostKey, _: IpAddr, _: &Context<'_>) -> Result<Option<Value>> {
         Ok(None)
     }
     /// Sentence on the first connection to a host without a record, for such a value; `None`: too

@@ -108,6 +108,8 @@ mod tests {
         let text = |path: &str| files.iter().find(|file| file.0 == path).map(|file| &file.2);
         let page = text("/").unwrap();
         assert!(!page.contains("of features -->"));
+        let mut views = features::all().into_iter().filter_map(|it| it.page_view());
+        assert!(views.all(|it| page.contains(it.body)));
         for part in page.split(['"']).filter(|part| part.starts_with("page/")) {
             assert!(text(&format!("/{part}")).is_some(), "{part}");
         }

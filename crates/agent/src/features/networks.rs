@@ -83,14 +83,14 @@ impl Feature for State {
         &self,
         host: &HostKey,
         address: IpAddr,
-        presenter: &Presenter<'_>,
         context: &Context<'_>,
     ) -> Result<Option<Value>> {
         // A record of the host's own decides.
         if !context.kernel.setup().has_groups() || context.kernel.host(host)?.is_some() {
             return Ok(None);
         }
-        let networks = networks_of(host, address, presenter, context.kernel)?;
+        let table = context.kernel.arms()?;
+        let networks = networks_of(host, address, &context.presenter(&table), context.kernel)?;
         Ok((!networks.is_empty()).then(|| json!(networks)))
     }
 

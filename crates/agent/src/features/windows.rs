@@ -22,7 +22,7 @@ use crate::counters::Counters;
 use crate::feature::{Context, Feature, List, PageView, Route, Settings};
 use crate::kernel::Setup;
 use crate::overridden::Tally;
-use crate::present::{Presenter, keep_networks};
+use crate::present::keep_networks;
 
 mod present;
 mod settings;
@@ -106,13 +106,14 @@ impl Feature for State {
         &self,
         host: &HostKey,
         address: IpAddr,
-        presenter: &Presenter<'_>,
         context: &Context<'_>,
     ) -> Result<Option<Value>> {
         let setup = context.kernel.setup();
         if setup.windows == 0 {
             return Ok(None);
         }
+        let table = context.kernel.arms()?;
+        let presenter = context.presenter(&table);
         let (v4, v6) = (setup.networks.ipv4_prefix, setup.networks.ipv6_prefix);
         let prefix = HostKey {
             level: Level::WindowPrefix,
@@ -126,7 +127,7 @@ impl Feature for State {
         let has_prefix = prefix.prefix_len < host.prefix_len;
         for key in has_prefix.then_some(prefix).into_iter().chain([namespace]) {
             if let Some(record) = context.kernel.host(&key)? {
-                found.push(presented_network(presenter, &key, &record, setup.windows));
+                found.push(presented_network(&presenter, &key, &record, setup.windows));
             }
         }
         Ok((!found.is_empty()).then(|| json!(found)))

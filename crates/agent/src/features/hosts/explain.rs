@@ -54,7 +54,7 @@ fn explained(
     // Connections to others are left alone, whatever is known.
     let in_scope = !is_loopback(address) && !is_link_local(address);
     for feature in context.features.iter().filter(|_| in_scope) {
-        if let Some(known) = feature.explain_host(&key, address, presenter, context)? {
+        if let Some(known) = feature.explain_host(&key, address, context)? {
             summary = summary.or_else(|| feature.first_choice(&known));
             features.insert(feature.name().to_owned(), known);
         }
