@@ -581,7 +581,9 @@ fn ran_instead(shared: &Shared) -> Result<Seen> {
     let (features, counters) = (shared.statistics.features.iter(), shared.kernel.counters()?);
     Ok(Seen {
         names: shared.kernel.overridden()?,
-        of_features: features.flat_map(|it| it.overridden(&counters)).collect(),
+        of_features: features
+            .flat_map(|it| it.count_overridden(&counters))
+            .collect(),
         counters,
         ..Seen::default()
     })

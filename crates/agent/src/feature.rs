@@ -15,7 +15,7 @@ use axum::Json;
 use axum::http::{Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use axum::routing::MethodFilter;
-use clap::{Arg, ArgMatches, Command, value_parser};
+use clap::{ArgMatches, Command};
 use serde::Serialize;
 use serde_json::Value;
 use thalweg_bpf_types::raw;
@@ -134,7 +134,7 @@ pub trait Reporter {
     /// Sets a problem that nobody must repair.
     fn warning(&self, kind: &'static str, text: String);
     /// Notes attempts to repair what is a problem of a kind.
-    fn repaired(&self, kind: &'static str, attempts: Attempts);
+    fn note_repairs(&self, kind: &'static str, attempts: Attempts);
 }
 
 /// Host records as a whole, which the agent counts, saves and restores.
@@ -184,22 +184,13 @@ pub enum Place {
     Agent,
 }
 
-/// Link of the page to a view, with its title.
-#[derive(Clone, Copy, Debug)]
-pub enum ViewLink {
-    /// No link: the view is a part of another.
-    None,
-    /// A link that is shown.
-    Shown(&'static str),
-    /// A link that is hidden while `GET /v1/NAME` is null.
-    ShownWhileOn(&'static str),
-}
-
 /// View of the page, `/page/NAME.js`.
 #[derive(Clone, Copy, Debug)]
 pub struct PageView {
-    /// Link to the view.
-    pub link: ViewLink,
+    /// Title of the view's link; `None`: the view is a part of another.
+    pub title: Option<&'static str>,
+    /// Whether the link is hidden while `GET /v1/NAME` is null.
+    pub is_hidden: bool,
     /// HTML of the view, in elements with `data-view`, its name in the URL, and `data-script` where that
     /// of the script differs.
     pub body: &'static str,
@@ -355,7 +346,7 @@ pub trait Feature: Send + Sync {
     /// Follows the learner to the cgroup to which it was attached again.
     fn reattach(&self, _: &Kernel) {}
     /// Checks the feature now. Problems of other kinds stay as they were reported.
-    fn problems(&self, _: &Context<'_>) -> Vec<Finding> {
+    fn find_problems(&self, _: &Context<'_>) -> Vec<Finding> {
         Vec::new()
     }
     /// Undoes at the end of a session what only a running agent may keep.
@@ -386,7 +377,7 @@ pub trait Feature: Send + Sync {
         Ok(())
     }
     /// Connections with the feature's settings, and those whose settings something replaced.
-    fn overridden(&self, _: &Counters) -> Vec<Tally> {
+    fn count_overridden(&self, _: &Counters) -> Vec<Tally> {
         Vec::new()
     }
     /// Comparisons for the fleet: the learner's, where it is asked for, then those of rules.
@@ -425,13 +416,7 @@ pub trait Feature: Send + Sync {
     ///
     /// # Errors
     /// Maps that cannot be read.
-    fn explain(
-        &self,
-        _: &HostKey,
-        _: IpAddr,
-        _: &Presenter<'_>,
-        _: &Context<'_>,
-    ) -> Result<Option<Value>> {
+    fn explain_host(&self, _: &HostKey, _: IpAddr, _: &Context<'_>) -> Result<Option<Value>> {
         Ok(None)
     }
     /// Sentence on the first connection to a host without a record, for such a value; `None`: too
@@ -495,19 +480,4 @@ pub trait Feature: Send + Sync {
     fn page_view(&self) -> Option<PageView> {
         None
     }
-}
-
-/// Adds the option of a list of rows that has no others.
-pub fn add_limit(command: Command) -> Command {
-    let limit = Arg::new("limit")
-        .long("limit")
-        .value_name("N")
-        .value_parser(value_parser!(usize))
-        .help("Show at most this many rows. Default: all");
-    command.arg(limit)
-}
-
-/// Largest number of rows of such a list.
-pub fn row_limit(options: &ArgMatches) -> usize {
-    options.get_one("limit").copied().unwrap_or(usize::MAX)
 }

@@ -87,7 +87,7 @@ impl Repairs {
     }
 
     /// The text of a problem, with the reason that it could not be repaired.
-    pub fn explained(&self, kind: &str, text: String) -> String {
+    pub fn with_refusal(&self, kind: &str, text: String) -> String {
         match self.lock().failed.get(kind) {
             Some(why) => format!("{text}; it cannot be put back: {why}"),
             None => text,
@@ -148,9 +148,9 @@ impl Shared {
         let attached = look.attached();
         let (context, repairs) = (self.feature_context(), &self.statistics.repairs);
         let features = context.features.iter();
-        for (kind, found) in features.flat_map(|it| it.problems(&context)) {
+        for (kind, found) in features.flat_map(|it| it.find_problems(&context)) {
             match found {
-                Some(text) => drop(problems.insert(kind, repairs.explained(kind, text))),
+                Some(text) => drop(problems.insert(kind, repairs.with_refusal(kind, text))),
                 None => drop(problems.remove(kind)),
             }
         }
@@ -216,7 +216,7 @@ impl Shared {
         let repairs = &self.statistics.repairs;
         let explained = problems.into_iter();
         explained
-            .map(|(kind, text)| (kind, repairs.explained(kind, text)))
+            .map(|(kind, text)| (kind, repairs.with_refusal(kind, text)))
             .collect()
     }
 

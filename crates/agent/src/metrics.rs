@@ -92,10 +92,8 @@ impl Figures {
         let measured = are_measured();
         let context = shared.feature_context();
         let features = context.features.iter().filter_map(|it| {
-            let read = it.metrics(&context);
-            let read =
-                read.inspect_err(|error| unreadable.push(format!("{}: {error:#}", it.name())));
-            Some((it.place(), read.ok()?))
+            let read = it.metrics(&context).map(Some);
+            Some((it.place(), or_note(it.name(), read, &mut unreadable)?))
         });
         let features = features.collect();
         let health = shared.health();

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use thalweg_control::system;
 use thalweg_learner::{Host, HostKey, Level, ONE_Q16, Params, halve_evidence, propensities_q16};
+use thalweg_units::printable;
 
 use crate::kernel::{ArmTable, HostBatch, Kernel, error_text};
 use crate::named::Named;
@@ -184,4 +185,12 @@ pub fn network_arm(
 /// Whether an arm is in a mask of judgements against the system's arm, which is never judged.
 pub fn is_in(mask: u16, index: usize, system_arm: Option<usize>) -> bool {
     mask & (1 << index) != 0 && Some(index) != system_arm
+}
+
+/// Name with that of its container, for a terminal.
+pub fn with_container(name: &str, container: Option<&str>) -> String {
+    match container {
+        Some(container) => format!("{name} ({})", printable(container)),
+        None => name.to_owned(),
+    }
 }

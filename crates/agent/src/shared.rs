@@ -567,14 +567,14 @@ impl feature::Records for Shared {
 impl feature::Reporter for Shared {
     fn problem(&self, kind: &'static str, text: Option<String>) {
         let repairs = &self.statistics.repairs;
-        self.problem(kind, text.map(|it| repairs.explained(kind, it)));
+        self.problem(kind, text.map(|it| repairs.with_refusal(kind, it)));
     }
 
     fn warning(&self, kind: &'static str, text: String) {
         self.warning(kind, text);
     }
 
-    fn repaired(&self, kind: &'static str, attempts: Attempts) {
+    fn note_repairs(&self, kind: &'static str, attempts: Attempts) {
         self.statistics.repairs.note(kind, attempts);
     }
 }

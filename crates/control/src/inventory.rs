@@ -2,6 +2,7 @@
 //! their run time, the policy in force, congestion controls.
 
 use std::collections::BTreeSet;
+use std::fmt::Display;
 use std::fs;
 use std::path::Path;
 
@@ -76,7 +77,11 @@ impl Inventory {
 }
 
 /// The default instead of what cannot be read; why is noted.
-pub fn or_note<T: Default>(what: &str, read: Result<T>, unreadable: &mut Vec<String>) -> T {
+pub fn or_note<T: Default, E: Display>(
+    what: &str,
+    read: Result<T, E>,
+    unreadable: &mut Vec<String>,
+) -> T {
     read.unwrap_or_else(|error| {
         unreadable.push(format!("{what}: {error:#}"));
         T::default()

@@ -7,7 +7,6 @@ use axum::body::Body;
 use axum::http::{HeaderValue, Response, header};
 use axum::routing::get;
 
-use crate::feature::ViewLink;
 use crate::features;
 
 /// Content security policy: the page may load its own files and ask its own server. Text can never
@@ -77,12 +76,8 @@ fn page_files() -> Vec<(String, &'static str, Cow<'static, str>)> {
         let (name, Some(view)) = (feature.name(), feature.page_view()) else {
             continue;
         };
-        let (title, hidden) = match view.link {
-            ViewLink::None => ("", ""),
-            ViewLink::Shown(title) => (title, ""),
-            ViewLink::ShownWhileOn(title) => (title, " hidden"),
-        };
-        if !title.is_empty() {
+        if let Some(title) = view.title {
+            let hidden = if view.is_hidden { " hidden" } else { "" };
             links += &format!("    <a href=\"#{name}\" id=\"{name}-link\"{hidden}>{title}</a>\n");
         }
         bodies.push(view.body);
@@ -113,6 +108,8 @@ mod tests {
         let text = |path: &str| files.iter().find(|file| file.0 == path).map(|file| &file.2);
         let page = text("/").unwrap();
         assert!(!page.contains("of features -->"));
+        let mut views = features::all().into_iter().filter_map(|it| it.page_view());
+        assert!(views.all(|it| page.contains(it.body)));
         for part in page.split(['"']).filter(|part| part.starts_with("page/")) {
             assert!(text(&format!("/{part}")).is_some(), "{part}");
         }

@@ -15,6 +15,7 @@ use axum::Json;
 use axum::http::Uri;
 use axum::response::{IntoResponse, Response};
 use axum::routing::MethodFilter;
+use clap::Args as _;
 use serde_json::{Value, json};
 use thalweg_bpf_objects::names::learn::maps;
 use thalweg_bpf_types::raw;
@@ -25,7 +26,7 @@ use crate::api::answer::Answer;
 use crate::config::reader::Section;
 use crate::feature::{
     Context, Feature, Finding, Hint, LeftoverName, List, MetricsWriter, Polled, Route, Settings,
-    Undo, add_limit, row_limit,
+    Undo,
 };
 use crate::kernel::{Kernel, Setup};
 use crate::metrics::page::Page;
@@ -243,7 +244,7 @@ impl Feature for State {
         }
     }
 
-    fn problems(&self, _: &Context<'_>) -> Vec<Finding> {
+    fn find_problems(&self, _: &Context<'_>) -> Vec<Finding> {
         let found = self.find_problem().map(|text| (self.name(), Some(text)));
         found.into_iter().collect()
     }
@@ -302,8 +303,8 @@ impl Feature for State {
     fn list(&self) -> Option<List> {
         Some(List {
             about: "List the learned clamps of congestion windows, by remote host",
-            add_options: add_limit,
-            show: |answer, options| show::list(answer, row_limit(options)),
+            add_options: show::Options::augment_args,
+            show: show::list,
         })
     }
 }

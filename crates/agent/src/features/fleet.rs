@@ -17,7 +17,7 @@ use axum::routing::MethodFilter;
 use crate::api::answer::{Answer, Failure};
 use crate::config::reader::Section;
 use crate::feature::{
-    Context, Feature, Hint, MetricsWriter, PageView, Place, Route, Settings, Thread, ViewLink,
+    Context, Feature, Hint, MetricsWriter, PageView, Place, Route, Settings, Thread,
 };
 use crate::kernel::Setup;
 use crate::metrics::CONTENT_TYPE;
@@ -175,7 +175,8 @@ impl Feature for State {
 
     fn page_view(&self) -> Option<PageView> {
         Some(PageView {
-            link: ViewLink::ShownWhileOn("Fleet"),
+            title: Some("Fleet"),
+            is_hidden: true,
             body: include_str!("fleet/view.html"),
             script: include_str!("fleet/fleet.js"),
         })

@@ -10,8 +10,8 @@ use thalweg_learner::HostKey;
 use thalweg_units::address;
 
 use crate::api::answer::{Answer, Failure, parse_query};
-use crate::feature::{BodyBounds, Context, Feature, PageView, Reply, Request, Route, ViewLink};
-use crate::kernel::Kernel;
+use crate::feature::{BodyBounds, Context, Feature, PageView, Reply, Request, Route};
+use crate::kernel::{HostBatch, Kernel};
 
 mod best;
 mod egress;
@@ -68,22 +68,17 @@ impl Feature for State {
 
     fn page_view(&self) -> Option<PageView> {
         Some(PageView {
-            link: ViewLink::Shown("Hosts"),
+            title: Some("Hosts"),
+            is_hidden: false,
             body: include_str!("hosts/view.html"),
             script: include_str!("hosts/hosts.js"),
         })
     }
 }
 
-/// The host that a request names.
-struct Wanted {
-    address: IpAddr,
-    /// Key of the host; its namespace does not count.
-    key: HostKey,
-}
-
-/// The host of an address, or of the prefix that contains it.
-fn wanted(context: &Context<'_>, text: &str) -> Answer<Wanted> {
+/// An address, and the key of its host's record, or that of the prefix that contains it; its
+/// namespace does not count.
+fn wanted_host(context: &Context<'_>, text: &str) -> Answer<(IpAddr, HostKey)> {
     let (address, length) = match text.split_once('/') {
         Some((address, length)) => (address, Some(length)),
         None => (text, None),
@@ -109,22 +104,16 @@ fn wanted(context: &Context<'_>, text: &str) -> Answer<Wanted> {
             format!("found {text:?}, expected {expected}"),
         ));
     }
-    Ok(Wanted { address, key })
+    Ok((address, key))
 }
 
-/// Records of the wanted host in every namespace, the agent's own first.
-fn hosts_of(
-    context: &Context<'_>,
-    wanted: &Wanted,
-) -> anyhow::Result<Vec<(HostKey, thalweg_learner::Host)>> {
+/// Records of a host in every namespace, the agent's own first.
+fn hosts_of(context: &Context<'_>, wanted: &HostKey) -> anyhow::Result<HostBatch> {
     let own = |key: &HostKey| (key.addr, key.prefix_len);
-    let mut found = Vec::new();
+    let mut found = HostBatch::new();
     context.kernel.walk_hosts(|batch| {
-        found.extend(
-            batch
-                .into_iter()
-                .filter(|(key, _)| own(key) == own(&wanted.key)),
-        );
+        let records = batch.into_iter();
+        found.extend(records.filter(|(key, _)| own(key) == own(wanted)));
         Ok(())
     })?;
     found.sort_by_key(|(key, _)| (key.netns != context.own_netns, key.netns));
@@ -132,7 +121,7 @@ fn hosts_of(
 }
 
 /// Response for a host of which nothing is known.
-fn unknown(text: &str) -> Failure {
+fn unknown_host(text: &str) -> Failure {
     Failure(StatusCode::NOT_FOUND, format!("nothing is known of {text}"))
 }
 
@@ -145,9 +134,9 @@ fn reset_all(context: &Context<'_>) -> anyhow::Result<Value> {
 
 fn reset_one(address: &str, context: &Context<'_>) -> Answer<Value> {
     let mut removed = 0;
-    let found = hosts_of(context, &wanted(context, address)?)?;
+    let found = hosts_of(context, &wanted_host(context, address)?.1)?;
     if found.is_empty() {
-        return Err(unknown(address));
+        return Err(unknown_host(address));
     }
     for (key, _) in found {
         removed += u64::from(context.kernel.remove_host(&key)?);

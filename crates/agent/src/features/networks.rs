@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use thalweg_learner::{HostKey, Level};
 
 use crate::api::answer::{Answer, parse_query};
-use crate::feature::{Context, Feature, List, PageView, Route, ViewLink};
+use crate::feature::{Context, Feature, List, PageView, Route};
 use crate::kernel::Kernel;
 use crate::limits;
 use crate::present::{Presenter, keep_networks};
@@ -79,18 +79,18 @@ impl Feature for State {
         Ok(Json(answer).into_response())
     }
 
-    fn explain(
+    fn explain_host(
         &self,
         host: &HostKey,
         address: IpAddr,
-        presenter: &Presenter<'_>,
         context: &Context<'_>,
     ) -> Result<Option<Value>> {
         // A record of the host's own decides.
         if !context.kernel.setup().has_groups() || context.kernel.host(host)?.is_some() {
             return Ok(None);
         }
-        let networks = networks_of(host, address, presenter, context.kernel)?;
+        let table = context.kernel.arms()?;
+        let networks = networks_of(host, address, &context.presenter(&table), context.kernel)?;
         Ok((!networks.is_empty()).then(|| json!(networks)))
     }
 
@@ -105,7 +105,8 @@ impl Feature for State {
 
     fn page_view(&self) -> Option<PageView> {
         Some(PageView {
-            link: ViewLink::Shown("Networks"),
+            title: Some("Networks"),
+            is_hidden: false,
             body: include_str!("networks/view.html"),
             script: include_str!("networks/networks.js"),
         })
@@ -128,7 +129,7 @@ fn networks_of(
     presenter: &Presenter<'_>,
     kernel: &Kernel,
 ) -> Result<Vec<Network>> {
-    let (setup, netns) = (kernel.setup(), host.netns);
+    let netns = host.netns;
     let mut found = Vec::new();
     // The host's own record, then the fleet's, in the order of the programs.
     let mut add = |key: HostKey| -> Result<bool> {
@@ -146,14 +147,13 @@ fn networks_of(
         }
         Ok(decides)
     };
-    let (v4, v6) = (setup.networks.ipv4_prefix, setup.networks.ipv6_prefix);
-    let prefix = HostKey {
-        level: Level::Prefix,
-        ..HostKey::new(netns, address, v4, v6)?
-    };
-    let mut decides = prefix.prefix_len < host.prefix_len && add(prefix)?;
-    if let Some(number) = setup.named.find(address) {
-        decides |= add(HostKey::of_named(netns, number))?;
+    let mut keys: Vec<HostKey> = kernel.setup().groups_of(netns, address).collect();
+    let all = keys.pop();
+    // A prefix as long as the host's is the host's own.
+    keys.retain(|key| key.level != Level::Prefix || key.prefix_len < host.prefix_len);
+    let mut decides = false;
+    for key in keys {
+        decides |= add(key)?;
     }
     if !decides {
         let mut services = kernel.groups()?;
@@ -163,26 +163,16 @@ fn networks_of(
             add(key)?;
         }
     }
-    add(HostKey::of_namespace(netns))?;
+    all.map(add).transpose()?;
     Ok(found)
 }
 
 /// Number of host records in each prefix, named network and namespace.
 fn hosts_by_group(kernel: &Kernel) -> Result<HashMap<HostKey, u64>> {
-    let setup = kernel.setup();
-    let lengths = &setup.networks;
     let mut counts = HashMap::new();
     kernel.walk_hosts(|batch| {
         for (key, _) in batch {
-            let (v4, v6) = (lengths.ipv4_prefix, lengths.ipv6_prefix);
-            let prefix = HostKey {
-                level: Level::Prefix,
-                ..HostKey::new(key.netns, key.address(), v4, v6)?
-            };
-            let number = setup.named.find(key.address());
-            let named = number.map(|number| HostKey::of_named(key.netns, number));
-            let namespace = HostKey::of_namespace(key.netns);
-            for group in [prefix, namespace].into_iter().chain(named) {
+            for group in kernel.setup().groups_of(key.netns, key.address()) {
                 *counts.entry(group).or_default() += 1;
             }
         }

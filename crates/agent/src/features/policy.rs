@@ -53,6 +53,14 @@ impl State {
         });
         self.watch().without_arms = refreshed.err().map(|error| format!("{error:#}"));
     }
+
+    /// Differences between the policy in force and what was applied, in words.
+    fn problem(&self, paths: &PolicyPaths, context: &Context<'_>) -> Option<String> {
+        let found = policy::find_problems(paths, context.policies);
+        let text = found.map_or_else(|error| format!("{error:#}"), |texts| texts.join("; "));
+        let text = (!text.is_empty()).then_some(text);
+        text.or_else(|| self.watch().without_arms.clone())
+    }
 }
 
 impl Feature for State {
@@ -102,34 +110,34 @@ impl Feature for State {
     }
 
     fn poll(&self, context: &Context<'_>) -> Polled {
-        let (paths, history) = (policy_paths(context), context.policies);
+        let paths = policy_paths(context);
         if !context.is_stopping {
             follow_names(&paths, context);
         }
-        let mut problem = find_problem(&paths, context);
+        self.refresh_arm_sets(context);
+        let mut problem = self.problem(&paths, context);
         // An ending agent restores nothing: somebody may be removing the pins.
         if problem.is_some() && !context.is_stopping {
             // The problem is reported before the repair, so that the log has its begin and end.
             context.reporter.problem(POLICY, problem);
-            let put_back = policy::put_back(&paths, history).map(Attempts::of);
-            context.reporter.repaired(POLICY, put_back.into());
-            problem = find_problem(&paths, context);
+            let put_back = policy::put_back(&paths, context.policies).map(Attempts::of);
+            context.reporter.note_repairs(POLICY, put_back.into());
+            self.refresh_arm_sets(context);
+            problem = self.problem(&paths, context);
         }
-        self.refresh_arm_sets(context);
         let mut watch = self.watch();
         if watch.reported.is_none_or(|at| at.elapsed() >= REPORT) {
             watch.reported = Some(Instant::now());
             report_failures(&mut watch.failures, context);
         }
         Polled {
-            problem: problem.or_else(|| watch.without_arms.clone()),
+            problem,
             ..Polled::default()
         }
     }
 
-    fn problems(&self, context: &Context<'_>) -> Vec<Finding> {
-        let problem = find_problem(&policy_paths(context), context);
-        let problem = problem.or_else(|| self.watch().without_arms.clone());
+    fn find_problems(&self, context: &Context<'_>) -> Vec<Finding> {
+        let problem = self.problem(&policy_paths(context), context);
         let (problem, silence) = match read_report(context) {
             Ok(report) => (problem, report.and_then(|it| it.silenced_text())),
             // Mostly the problem that was found above.
@@ -153,13 +161,6 @@ fn policy_paths(context: &Context<'_>) -> PolicyPaths {
         pin: setup.pin.clone(),
         cgroup: setup.cgroup.clone(),
     }
-}
-
-/// Differences between the policy in force and what was applied, in words.
-fn find_problem(paths: &PolicyPaths, context: &Context<'_>) -> Option<String> {
-    let found = policy::find_problems(paths, context.policies);
-    let text = found.map_or_else(|error| format!("{error:#}"), |texts| texts.join("; "));
-    (!text.is_empty()).then_some(text)
 }
 
 /// Reads the policy in force, and its effects on open connections.

@@ -19,10 +19,10 @@ use thalweg_learner::{HostKey, Level, Mode, window};
 use crate::api::answer::{Answer, parse_query};
 use crate::config::reader::Section;
 use crate::counters::Counters;
-use crate::feature::{Context, Feature, List, PageView, Route, Settings, ViewLink};
+use crate::feature::{Context, Feature, List, PageView, Route, Settings};
 use crate::kernel::Setup;
 use crate::overridden::Tally;
-use crate::present::{Presenter, keep_networks};
+use crate::present::keep_networks;
 
 mod present;
 mod settings;
@@ -63,7 +63,7 @@ impl Feature for State {
         setup.windows = enabled.map_or(0, |it| it.mask);
     }
 
-    fn overridden(&self, counters: &Counters) -> Vec<Tally> {
+    fn count_overridden(&self, counters: &Counters) -> Vec<Tally> {
         vec![Tally {
             subject: "initial windows".to_owned(),
             overridden: counters.windows_overridden,
@@ -102,17 +102,18 @@ impl Feature for State {
 
     /// Records towards a host, the narrowest first: prefix, then namespace. The service between them
     /// is known only after connecting.
-    fn explain(
+    fn explain_host(
         &self,
         host: &HostKey,
         address: IpAddr,
-        presenter: &Presenter<'_>,
         context: &Context<'_>,
     ) -> Result<Option<Value>> {
         let setup = context.kernel.setup();
         if setup.windows == 0 {
             return Ok(None);
         }
+        let table = context.kernel.arms()?;
+        let presenter = context.presenter(&table);
         let (v4, v6) = (setup.networks.ipv4_prefix, setup.networks.ipv6_prefix);
         let prefix = HostKey {
             level: Level::WindowPrefix,
@@ -126,7 +127,7 @@ impl Feature for State {
         let has_prefix = prefix.prefix_len < host.prefix_len;
         for key in has_prefix.then_some(prefix).into_iter().chain([namespace]) {
             if let Some(record) = context.kernel.host(&key)? {
-                found.push(presented_network(presenter, &key, &record, setup.windows));
+                found.push(presented_network(&presenter, &key, &record, setup.windows));
             }
         }
         Ok((!found.is_empty()).then(|| json!(found)))
@@ -138,7 +139,8 @@ impl Feature for State {
 
     fn page_view(&self) -> Option<PageView> {
         Some(PageView {
-            link: ViewLink::None,
+            title: None,
+            is_hidden: false,
             body: include_str!("windows/view.html"),
             script: include_str!("windows/windows.js"),
         })

@@ -2,6 +2,7 @@
 //! ones.
 
 use std::collections::HashMap;
+use std::net::IpAddr;
 
 use anyhow::{Context, Result};
 use libbpf_rs::{MapCore, MapFlags};
@@ -12,7 +13,7 @@ use thalweg_learner::{
     window, worth_q16,
 };
 
-use super::{HostBatch, Kernel};
+use super::{HostBatch, Kernel, Setup};
 
 /// Levels that take over evidence of wider ones, with the widest one.
 const NARROWER: [(Level, Level); 5] = [
@@ -22,6 +23,19 @@ const NARROWER: [(Level, Level); 5] = [
     (Level::WindowPrefix, Level::WindowNamespace),
     (Level::WindowService, Level::WindowNamespace),
 ];
+
+impl Setup {
+    /// Keys of an address's groups but its service, the widest last.
+    pub fn groups_of(&self, netns: u64, address: IpAddr) -> impl Iterator<Item = HostKey> {
+        let (v4, v6) = (self.networks.ipv4_prefix, self.networks.ipv6_prefix);
+        let level = Level::Prefix;
+        let prefix = HostKey::new(netns, address, v4, v6).map(|key| HostKey { level, ..key });
+        let named = self.named.find(address);
+        let named = named.map(|number| HostKey::of_named(netns, number));
+        let all = HostKey::of_namespace(netns);
+        prefix.into_iter().chain(named).chain([all])
+    }
+}
 
 impl Kernel {
     /// Records of all groups.

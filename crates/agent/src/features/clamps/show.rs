@@ -1,12 +1,13 @@
 //! Rows of `thalweg status` and `thalweg clamps`.
 
 use anyhow::Result;
+use clap::{ArgMatches, Args, FromArgMatches as _};
 use serde::Deserialize as _;
 use serde_json::{Value, json};
 use thalweg_terminal::output;
-use thalweg_units::printable;
 
 use super::view::{ClampFigures, Clamps, HostClamp};
+use crate::present::with_container;
 
 /// Text of the number of clamped connections and the cost of polls; `None`: there are no clamps.
 pub fn status_row(status: &Value) -> Option<String> {
@@ -20,13 +21,22 @@ pub fn status_row(status: &Value) -> Option<String> {
     ))
 }
 
-/// Table of an answer of `GET /v1/clamps`, in which at most `limit` hosts stay.
+/// Options of `clamps`.
+#[derive(Args)]
+pub struct Options {
+    /// Show at most this many rows. Default: all.
+    #[arg(long, value_name = "N")]
+    limit: Option<usize>,
+}
+
+/// Table of an answer of `GET /v1/clamps`, in which the hosts that the options want stay.
 ///
 /// # Errors
 /// The answer has another form.
-pub fn list(answer: &mut Value, limit: usize) -> Result<String> {
+pub fn list(answer: &mut Value, options: &ArgMatches) -> Result<String> {
+    let options = Options::from_arg_matches(options)?;
     let mut found = Clamps::deserialize(&*answer)?;
-    found.hosts.truncate(limit);
+    found.hosts.truncate(options.limit.unwrap_or(usize::MAX));
     let text = clamps_table(&found);
     *answer = json!(found);
     Ok(text)
@@ -53,10 +63,7 @@ fn clamps_table(found: &Clamps) -> String {
 }
 
 fn host_row(host: &HostClamp) -> Vec<String> {
-    let name = match &host.container {
-        Some(container) => format!("{} ({})", host.address, printable(container)),
-        None => host.address.clone(),
-    };
+    let name = with_container(&host.address, host.container.as_deref());
     let known = |is: bool, text: String| if is { text } else { "-".to_owned() };
     let segments = host.segments.map_or("-".to_owned(), |it| it.to_string());
     vec![

@@ -133,7 +133,7 @@ impl Rules {
 
     /// Ended flows that each rule took, since this agent knows the policy, and those without its
     /// settings.
-    pub fn overridden(&self) -> Vec<Tally> {
+    pub fn count_overridden(&self) -> Vec<Tally> {
         self.taken.values().cloned().collect()
     }
 

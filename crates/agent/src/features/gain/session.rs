@@ -184,8 +184,8 @@ impl Feature for State {
         self.gain(|gain| gain.compared(learner))
     }
 
-    fn overridden(&self, _: &Counters) -> Vec<Tally> {
-        self.gain(|gain| gain.rules.overridden())
+    fn count_overridden(&self, _: &Counters) -> Vec<Tally> {
+        self.gain(|gain| gain.rules.count_overridden())
     }
 
     fn routes(&self) -> &'static [Route] {

@@ -7,7 +7,7 @@ use anyhow::Context as _;
 use thalweg_learner::{Host, HostKey};
 use thalweg_units::address::{is_link_local, is_loopback};
 
-use super::{egress, hosts_of, unknown, wanted};
+use super::{egress, hosts_of, unknown_host, wanted_host};
 use crate::api::answer::Answer;
 use crate::api::latest;
 use crate::feature::Context;
@@ -21,36 +21,22 @@ const UNKNOWN: &str =
     "No record of its own, and its networks know too little: the system default stays.";
 
 /// Explains the host: once for each network namespace that knows it, or else by its networks.
-pub fn explain(address: &str, context: &Context<'_>) -> Answer<Vec<Explanation>> {
+pub fn explain(text: &str, context: &Context<'_>) -> Answer<Vec<Explanation>> {
     let table = context.kernel.arms()?;
     let presenter = context.presenter(&table);
-    let unset = match context.kernel.setup().advise.only {
-        true => "This agent sets nothing but trials. ",
-        false => "",
-    };
-    let wanted = wanted(context, address)?;
-    let explain = |key, host: Option<Host>| {
-        let known = explained(context, &presenter, wanted.address, key, host)?;
-        anyhow::Ok(known.map(|it| Explanation {
-            summary: format!("{unset}{}", it.summary),
-            ..it
-        }))
-    };
+    let (address, any) = wanted_host(context, text)?;
+    let explain = |key, host| explained(context, &presenter, address, key, host);
     let mut out = Vec::new();
-    for (key, host) in hosts_of(context, &wanted)? {
+    for (key, host) in hosts_of(context, &any)? {
         out.extend(explain(key, Some(host))?);
     }
     if out.is_empty() {
         for netns in namespaces(context)? {
-            let key = HostKey {
-                netns,
-                ..wanted.key
-            };
-            out.extend(explain(key, None)?);
+            out.extend(explain(HostKey { netns, ..any }, None)?);
         }
     }
     match out.is_empty() {
-        true => Err(unknown(address)),
+        true => Err(unknown_host(text)),
         false => Ok(out),
     }
 }
@@ -68,7 +54,7 @@ fn explained(
     // Connections to others are left alone, whatever is known.
     let in_scope = !is_loopback(address) && !is_link_local(address);
     for feature in context.features.iter().filter(|_| in_scope) {
-        if let Some(known) = feature.explain(&key, address, presenter, context)? {
+        if let Some(known) = feature.explain_host(&key, address, context)? {
             summary = summary.or_else(|| feature.first_choice(&known));
             features.insert(feature.name().to_owned(), known);
         }
@@ -76,11 +62,15 @@ fn explained(
     if host.is_none() && features.is_empty() {
         return Ok(None);
     }
+    let summary = summary.unwrap_or_else(|| UNKNOWN.to_owned());
     Ok(Some(Explanation {
         host: presenter.host(&key, &host.unwrap_or_default()),
         features,
         egress: egress_devices(context, &key)?,
-        summary: summary.unwrap_or_else(|| UNKNOWN.to_owned()),
+        summary: match context.kernel.setup().advise.only {
+            true => format!("This agent sets nothing but trials. {summary}"),
+            false => summary,
+        },
         recent: latest::of_host(context, &key.to_string(), RECENT)?,
         events_share: context.sampling(|sampling| sampling.share()),
     }))

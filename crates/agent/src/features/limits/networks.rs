@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use thalweg_bpf_types::raw;
 use thalweg_control::system::{self, NetworkNamespace};
 use thalweg_gain::{Account, Busiest, Chronographs, Connection};
-use thalweg_learner::{HostKey, Level};
+use thalweg_learner::HostKey;
 
 use crate::kernel::Setup;
 use crate::limits::Buffers;
@@ -67,7 +67,8 @@ impl Networks {
                 continue;
             };
             let period = event.time_ns / PERIOD_NS;
-            for key in keys(event, setup) {
+            let remote = IpAddr::V6(Ipv6Addr::from(event.remote)).to_canonical();
+            for key in setup.groups_of(event.host.netns, remote) {
                 accounts.add_connection(key, period, &connection);
             }
         }
@@ -119,22 +120,6 @@ fn fills_buffer(event: &raw::thalweg_event, buffers: Buffers) -> bool {
         && 4 * rtt_us <= 5 * u64::from(event.min_rtt_us)
         && 4 * u64::from(event.receiver_us) <= busy_us
         && 2 * in_flight >= u128::from(most)
-}
-
-/// Networks of an event's remote host: those of `thalweg networks`, except services.
-fn keys(event: &raw::thalweg_event, setup: &Setup) -> impl Iterator<Item = HostKey> {
-    let remote = IpAddr::V6(Ipv6Addr::from(event.remote)).to_canonical();
-    let netns = event.host.netns;
-    let (v4, v6) = (setup.networks.ipv4_prefix, setup.networks.ipv6_prefix);
-    let prefix = HostKey::new(netns, remote, v4, v6).ok();
-    let prefix = prefix.map(|prefix| HostKey {
-        level: Level::Prefix,
-        ..prefix
-    });
-    let named = setup.named.find(remote);
-    let named = named.map(|number| HostKey::of_named(netns, number));
-    let all = HostKey::of_namespace(netns);
-    prefix.into_iter().chain(named).chain([all])
 }
 
 #[cfg(test)]

@@ -6,10 +6,10 @@ use serde::Deserialize as _;
 use serde_json::{Value, json};
 use thalweg_terminal::output::{self, percent_text, rate_text};
 use thalweg_units::figures::three_digits;
-use thalweg_units::printable;
 
 use super::view::{Network, Networks};
 use crate::limits::findings_text;
+use crate::present::with_container;
 use crate::view::{NetworkArm, NetworkLimits};
 
 /// Options of `networks`.
@@ -114,13 +114,6 @@ fn limits_table(networks: &[NetworkLimits]) -> String {
 
 fn percent_of(share: f64) -> String {
     format!("{:.0} %", 100.0 * share)
-}
-
-fn with_container(name: &str, container: Option<&str>) -> String {
-    match container {
-        Some(container) => format!("{name} ({})", printable(container)),
-        None => name.to_owned(),
-    }
 }
 
 /// Networks with what each knows of the arms.

@@ -6,9 +6,9 @@ use serde::Deserialize as _;
 use serde_json::{Value, json};
 use thalweg_terminal::output::{self, percent_text};
 use thalweg_units::figures::three_digits;
-use thalweg_units::printable;
 
 use super::view::{WindowArm, WindowNetwork, Windows};
+use crate::present::with_container;
 
 /// Options of `windows`.
 #[derive(Debug, Args)]
@@ -70,10 +70,7 @@ fn windows_table(networks: &[WindowNetwork]) -> String {
 }
 
 fn network_cells(network: &WindowNetwork) -> Vec<String> {
-    let name = match &network.container {
-        Some(container) => format!("{} ({})", network.name, printable(container)),
-        None => network.name.clone(),
-    };
+    let name = with_container(&network.name, network.container.as_deref());
     vec![name, network.decided.to_string()]
 }
 

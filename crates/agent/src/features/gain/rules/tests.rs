@@ -116,7 +116,7 @@ fn flows_without_the_settings_of_their_rule_are_counted_and_not_compared() {
     };
     assert_eq!(of("twenty"), (1, 2, 1));
     assert_eq!(of("forty"), (0, 1, 1));
-    let tallies = rules.overridden();
+    let tallies = rules.count_overridden();
     let words = tallies.iter();
     let words = words.map(|it| (it.words)(&it.subject, it.overridden, it.all));
     let took = "ended without its settings (the kernel refused one, or something replaced it), and are \
