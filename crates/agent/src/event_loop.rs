@@ -13,15 +13,15 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow};
 use libbpf_rs::RingBufferBuilder;
 use thalweg_bpf_types::{from_bytes, raw};
-use thalweg_control::{cc, system};
+use thalweg_control::system;
 use thalweg_units::address::{Nat64, WELL_KNOWN};
 
+use crate::arms::wanted_arms;
 use crate::causes::Causes;
-use crate::config::Config;
 use crate::discovery::{Discovery, has_ipv6_route};
 use crate::events::{self, Decoder};
 use crate::eviction::Room;
-use crate::kernel::{ArmSpec, Candidates};
+use crate::kernel::Candidates;
 use crate::lock::PinLock;
 use crate::others;
 use crate::overridden::{Overridden, Seen};
@@ -29,7 +29,6 @@ use crate::refused::RefusedArms;
 use crate::scans::{Looks, Stopwatch};
 use crate::service::Watchdog;
 use crate::shared::Shared;
-use crate::view;
 use crate::writer::Writer;
 
 /// Longest wait for events. The programs wake the event loop only when many events are pending, so
@@ -55,41 +54,6 @@ const UNREACHABLE_MAX: usize = 10_000;
 /// Causes of the problem `long-connections`: the connections' slots, and a visit to connections.
 const SLOTS: &str = "slots";
 const VISIT: &str = "visit";
-
-/// The arms that the kernel offers and the operator permits; `at_start` has the kernel's offer at
-/// the agent's start. The system default is always among them, since connections use it anyway.
-pub fn wanted_arms(config: &Config, at_start: &[String]) -> Result<Vec<ArmSpec>> {
-    let needing_ecn = cc::needing_ecn(&config.paths.pin);
-    let (wanted, _) = divided(config, at_start)?;
-    Ok(wanted
-        .into_iter()
-        .map(|name| ArmSpec {
-            needs_ecn: config.arms.needs_ecn.contains(&name) || needing_ecn.contains(&name),
-            name,
-        })
-        .collect())
-}
-
-/// Congestion controls that `arms.allow = "auto"` leaves out as they came after the agent's start:
-/// they may be somebody's experiment. `None`: there are none.
-pub fn newcomers(config: &Config, at_start: &[String]) -> Option<view::Newcomers> {
-    let (arms, mut names) = divided(config, at_start).ok()?;
-    names.retain(|name| config.arms.permits(name));
-    let allow: Vec<&String> = arms.iter().chain(&names).collect();
-    let line = format!("allow = {allow:?}");
-    (!names.is_empty()).then_some(view::Newcomers { names, line })
-}
-
-/// The kernel's congestion controls, divided into those that may be arms and the others.
-fn divided(config: &Config, at_start: &[String]) -> Result<(Vec<String>, Vec<String>)> {
-    let default = system::default_cc()?;
-    let own = cc::loaded_controls(&config.paths.pin).unwrap_or_default();
-    let may = |name: &String| {
-        let is_known = at_start.contains(name) || own.iter().any(|(own, _)| own == name);
-        *name == default || config.arms.permits(name) && (is_known || config.arms.names(name))
-    };
-    Ok(system::available_ccs()?.into_iter().partition(may))
-}
 
 /// State of the event loop.
 pub struct EventLoop {

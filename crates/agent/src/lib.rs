@@ -6,6 +6,7 @@
 extern crate thalweg_control;
 
 pub mod api;
+mod arms;
 mod causes;
 mod comparison;
 pub mod config;
@@ -34,6 +35,7 @@ mod present;
 mod privileged;
 mod refused;
 pub mod reload;
+mod repairs;
 pub mod requirements;
 pub mod run;
 mod sampling;

@@ -14,20 +14,20 @@ use thalweg_learner::{HostKey, Mode};
 use tokio::sync::{broadcast, watch};
 
 use crate::api::tcp::PortListener;
+use crate::arms::newcomers;
 use crate::comparison::Compared;
 use crate::config::Config;
-use crate::event_loop::newcomers;
 use crate::feature;
-use crate::health::{self, Problems};
 use crate::hints::hint_for;
 use crate::kernel::{ArmTable, Kernel};
 use crate::present::Presenter;
 use crate::reload::{Ready, Refused, Reload};
+use crate::repairs::{self, Problems};
 use crate::sampling::Sampler;
 use crate::statistics::AgentStatistics;
 use crate::store::{FILE_NAME, HostRow, Moment, Restored, Snapshot, Store, StoreError};
 use crate::view::{self, Event};
-use crate::writer::{self, WriterChannel, WriterHandle};
+use crate::writer::jobs::{self, WriterChannel, WriterHandle};
 
 /// Events that a slow follower may lag behind. Beyond that it misses some, and gets a notice.
 const LIVE_EVENTS: usize = 1024;
@@ -141,11 +141,11 @@ impl Shared {
     ) -> Result<Self> {
         let asked = store.again()?;
         let state = &ready.config.paths.state;
-        let (store_file, policies) = (health::store_file(state), History::at(state));
+        let (store_file, policies) = (repairs::store_file(state), History::at(state));
         let now = Moment::now();
         let kept = store.sampling(now)?;
         let sampler = Sampler::new(kept, &ready.config.events, now.monotonic_ns);
-        let (writer_handle, writer_channel) = writer::prepare(store, Arc::clone(&statistics));
+        let (writer_handle, writer_channel) = jobs::prepare(store, Arc::clone(&statistics));
         Ok(Self {
             kernel,
             config: ready.config,
@@ -462,7 +462,7 @@ impl Shared {
             events_left_out: self.statistics.left_out.load(Ordering::Relaxed),
             snapshot_age_s: lock(&self.saved_at).map(|at| at.elapsed().as_secs()),
             newcomers: newcomers(&self.config, &self.statistics.arms_at_start),
-            health: health::severity(problems.keys()),
+            health: repairs::severity(problems.keys()),
             repairs: self.statistics.repairs.shown(),
             fixes: problems
                 .keys()

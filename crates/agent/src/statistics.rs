@@ -12,9 +12,9 @@ use thalweg_control::system;
 use crate::events;
 use crate::feature::Feature;
 use crate::features;
-use crate::health::Repairs;
 use crate::kernel::ArmTable;
 use crate::metrics::page::{KINDS, OTHERS};
+use crate::repairs::Repairs;
 use crate::scans;
 
 /// Bounds of the durations of writes, s. The disk's own are milliseconds; requests that wait for

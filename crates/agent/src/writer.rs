@@ -1,6 +1,6 @@
 //! Thread that writes to the store, so that no other thread waits for the disk.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -8,81 +8,20 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow};
 use thalweg_learner::HostKey;
 
+pub mod jobs;
+
+use jobs::{Job, WriterChannel};
+
 use crate::kernel::HostBatch;
 use crate::sampling::Sampler;
 use crate::shared::Shared;
-use crate::statistics::AgentStatistics;
 use crate::store::{HostRow, Moment, PRUNE_STEP, Saved, Store, StoreError};
 use crate::view::Event;
 
 /// Records per transaction, for which other writers wait.
 const ROWS: usize = 256;
-/// Most pending events, some ten MiB; further ones are lost, and counted.
-const EVENTS_MAX: u64 = 16_384;
 /// Interval of pruning the store.
 const PRUNE: Duration = Duration::from_secs(60);
-
-/// A job of the writer thread.
-enum Job {
-    /// Store events.
-    Events(Vec<Event>),
-    /// Save the records, and report the outcome.
-    Save(mpsc::Sender<Result<()>>),
-    /// Finish pending work, save, and end.
-    End,
-}
-
-/// Writer handle: jobs for the writer thread.
-pub struct WriterHandle {
-    jobs: mpsc::Sender<Job>,
-    /// Number of pending events.
-    waiting: AtomicU64,
-    statistics: Arc<AgentStatistics>,
-}
-
-/// State that the writer thread takes over when it starts.
-pub struct WriterChannel {
-    jobs: mpsc::Receiver<Job>,
-    store: Store,
-}
-
-/// The writer handle of a thread that does not run yet, and its state.
-pub fn prepare(store: Store, statistics: Arc<AgentStatistics>) -> (WriterHandle, WriterChannel) {
-    let (sender, receiver) = mpsc::channel();
-    let writer_handle = WriterHandle {
-        jobs: sender,
-        waiting: AtomicU64::new(0),
-        statistics,
-    };
-    let writer_channel = WriterChannel {
-        jobs: receiver,
-        store,
-    };
-    (writer_handle, writer_channel)
-}
-
-impl WriterHandle {
-    /// Queues events to be stored; never waits. Returns false if too many are pending; then they
-    /// are lost.
-    pub fn store(&self, events: Vec<Event>) -> bool {
-        let count = events.len() as u64;
-        let waiting = self.waiting.fetch_add(count, Ordering::Relaxed) + count;
-        if waiting <= EVENTS_MAX.max(count) && self.jobs.send(Job::Events(events)).is_ok() {
-            return true;
-        }
-        self.waiting.fetch_sub(count, Ordering::Relaxed);
-        self.statistics.lost.fetch_add(count, Ordering::Relaxed);
-        false
-    }
-
-    /// Saves all host records, and waits for completion.
-    pub fn save(&self) -> Result<()> {
-        let (reply, answer) = mpsc::channel();
-        let ended = || anyhow!("the thread that writes to the store has ended");
-        self.jobs.send(Job::Save(reply)).map_err(|_| ended())?;
-        answer.recv().map_err(|_| ended())?
-    }
-}
 
 /// The running writer thread.
 pub struct Writer {
