@@ -23,13 +23,13 @@ use crate::kernel::Setup;
 use crate::metrics::CONTENT_TYPE;
 
 mod all;
+mod apply;
+mod cells;
 mod compact;
 mod desired;
-mod export;
 mod form;
 mod membership;
 mod metrics;
-mod policy;
 mod records;
 mod report_store;
 mod settings;
@@ -131,7 +131,7 @@ impl Feature for State {
     }
 
     fn state_files(&self) -> &'static [&'static str] {
-        &["agent.nk", policy::FILE_NAME]
+        &["agent.nk", apply::FILE_NAME]
     }
 
     fn begin(&self, settings: &dyn Settings, state: &Path) -> Result<()> {

@@ -20,7 +20,7 @@ use metrics::write_metrics;
 const POLICY: &str = "policy";
 /// Kind of problem: another program switched off callbacks that the policy in force needs.
 const SILENCE: &str = "policy-silence";
-/// Interval of polls.
+/// Interval of checks and repairs, and of looks for cgroups and namespaces; `docs/reference/policy.md` tells it.
 const POLL: Duration = Duration::from_secs(2);
 /// Interval of reports on settings, for which all open connections may be visited.
 const REPORT: Duration = Duration::from_secs(10);

@@ -12,7 +12,7 @@ use thalweg_testbed::policies::{bed, one_rule, options_of};
 use thalweg_testbed::{Bed, privileged, thalweg};
 
 /// Directory of the maps that all policies of this version share.
-const SHARED: &str = "shared-3";
+const SHARED: &str = "shared-4";
 
 /// A file with a policy named `pMARK` that sets the mark, and further settings for the handshake.
 fn file(bed: &Bed, mark: u32) -> PathBuf {

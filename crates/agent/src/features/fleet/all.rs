@@ -7,7 +7,7 @@ use thalweg_fleet::wire::{Cell, LeftOut, Progress, Stage};
 use thalweg_fleet::{Fault, Member};
 use thalweg_gain::{Pool, Row, Scope, SideReport};
 
-use super::export::{rule_of, told};
+use super::cells::{rule_of, told};
 use super::view::{
     FleetAgent, FleetAgents, FleetComparison, FleetGain, FleetLeftOut, FleetProgress, FleetSilent,
     FleetSpread,

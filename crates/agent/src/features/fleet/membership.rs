@@ -22,9 +22,9 @@ use thalweg_learner::HostKey;
 use thalweg_learner::fleet::Prior;
 
 use super::all::{self, Statuses};
-use super::export::{self, Counted};
+use super::apply::Policies;
+use super::cells::{self, Counted};
 use super::form::{key_of, measured};
-use super::policy::Policies;
 use super::records::{FleetNetworks, age_fleet, set_fleet};
 use super::report_store::ReportStore;
 use super::settings::FleetMember;
@@ -310,7 +310,7 @@ impl Membership {
             work.problems = kinds;
             work.status = Some(now);
             let policies = work.policies.progress();
-            let faults = export::faults(&self.client.state(), &mut work.faults, now);
+            let faults = cells::faults(&self.client.state(), &mut work.faults, now);
             let status = self.status(session, policies, faults);
             let offered = self.client.offer_message(&Outgoing::Status(status));
             let outcome = offered.context("the fleet is not told how this agent is");
@@ -466,7 +466,7 @@ impl Membership {
             labels: self.settings.labels.clone(),
             policies,
             faults: problems.chain(faults).collect(),
-            cells: export::cells(&session.compared(compares)),
+            cells: cells::cells(&session.compared(compares)),
         }
     }
 }
