@@ -1,5 +1,7 @@
-//! Host records, measured connections and arm tables of the four kernel interface versions before the
+//! Host records, measured connections and arm tables of the kernel interface versions before the
 //! present one. An agent newer than the programs in the kernel finds them there.
+
+use std::ops::Range;
 
 use thalweg_learner::Host;
 
@@ -7,8 +9,8 @@ use crate::convert::host_from_raw;
 use crate::pod::from_bytes;
 use crate::raw;
 
-/// The versions.
-pub const VERSIONS: [u32; 4] = [7, 8, 9, 10];
+/// The versions. Where the layout of records or connections changes, the conversions below know both.
+pub const VERSIONS: Range<u32> = 7..raw::THALWEG_ABI_VERSION;
 
 /// A record of one of [`VERSIONS`], whose fields are the present ones; those that are new were 0,
 /// "nothing yet". `None`: it has another size, was being written, or belongs to another host than its
