@@ -606,7 +606,7 @@ fn under_lock<T>(place: &PolicyPaths, change: impl FnOnce() -> Result<T>) -> Res
 fn rename_draft(draft: NamedTempFile, path: &Path) -> Result<()> {
     draft
         .persist(path)
-        .map_err(Error::other)
+        .map_err(|refused| refused.error)
         .with_context(|| format!("writing {}", path.display()))?;
     Ok(())
 }
