@@ -162,8 +162,10 @@ static __always_inline int is_of_mptcp(const struct tcp_sock *tp)
 static __always_inline int is_chosen(const struct tcp_sock *tp)
 {
 	const struct inet_connection_sock *icsk = (const struct inet_connection_sock *)tp;
+	/* BPF_CORE_READ_BITFIELD() would ask for the field's size, which is a byte everywhere. */
+	__u64 byte = *((const __u8 *)icsk + __CORE_RELO(icsk, icsk_ca_setsockopt, BYTE_OFFSET));
 
-	return BPF_CORE_READ_BITFIELD(icsk, icsk_ca_setsockopt);
+	return byte << __CORE_RELO(icsk, icsk_ca_setsockopt, LSHIFT_U64) >> 63;
 }
 
 #endif
