@@ -219,8 +219,8 @@ static __noinline int established(struct bpf_sock_ops *ops, struct bpf_sock *sk,
 		origin.flags |= THALWEG_CONN_PASSIVE;
 	origin.handshake_rtt_us = tp->srtt_us >> 3;
 	origin.system_arm = current_arm(&c, default_arm);
-	permitted = permitted_arms(&c);
-	if (!permitted || (permitted == ~0u && mark_earlier_choice(&c))) {
+	permitted = permitted_at_start(&c);
+	if (!permitted) {
 		origin.flags |= THALWEG_CONN_APP_OWNED;
 		leave_alone(&c, THALWEG_REASON_APPLICATION);
 	} else if (origin.system_arm == THALWEG_NO_ARM || default_arm != origin.system_arm) {

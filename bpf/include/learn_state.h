@@ -488,31 +488,31 @@ static __always_inline __u32 *owner_mark(struct context *c)
 	return bpf_sk_storage_get(&owned, c->sk, 0, 0);
 }
 
-#if defined(THALWEG_KERNEL_BTF) && !defined(THALWEG_ITERATOR)
-/*
- * Marks a new connection's socket without a mark whose congestion control was set before: by its
- * application, or on its listener, before the programs were attached. Returns whether it was.
- */
-static __always_inline int mark_earlier_choice(struct context *c)
-{
-	if (!is_chosen(c->tcp))
-		return 0;
-	bpf_sk_storage_get(&owned, c->sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
-	return 1;
-}
-#else
-static __always_inline int mark_earlier_choice(struct context *c)
-{
-	return 0;
-}
-#endif
-
 /* Mask of the arms allowed for the socket, 0 if it must not be changed. */
 static __always_inline __u32 permitted_arms(struct context *c)
 {
 	__u32 *arms = owner_mark(c);
 
 	return arms ? *arms & ~(THALWEG_OWNED_BY_POLICY | THALWEG_OWNED_WINDOW) : ~0u;
+}
+
+/*
+ * Likewise for a new connection. One without a mark whose congestion control was set before the
+ * programs were attached, by its application or on its listener, is marked, where BTF tells.
+ */
+static __always_inline __u32 permitted_at_start(struct context *c)
+{
+	__u32 *arms = owner_mark(c);
+
+	if (arms)
+		return *arms & ~(THALWEG_OWNED_BY_POLICY | THALWEG_OWNED_WINDOW);
+#ifdef THALWEG_KERNEL_BTF
+	if (is_chosen(c->tcp)) {
+		bpf_sk_storage_get(&owned, c->sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
+		return 0;
+	}
+#endif
+	return ~0u;
 }
 
 /* Whether a policy bounds the socket's window, or lets the socket alone. */

@@ -159,12 +159,15 @@ static __always_inline int is_of_mptcp(const struct tcp_sock *tp)
  * Whether an application or a program set the socket's congestion control, or that of the listener
  * that accepted it.
  */
-static __always_inline int is_chosen(const struct tcp_sock *tp)
+static __always_inline __u64 is_chosen(const struct tcp_sock *tp)
 {
 	const struct inet_connection_sock *icsk = (const struct inet_connection_sock *)tp;
 	/* BPF_CORE_READ_BITFIELD() would ask for the field's size, which is a byte everywhere. */
 	__u64 byte = *((const __u8 *)icsk + __CORE_RELO(icsk, icsk_ca_setsockopt, BYTE_OFFSET));
 
+	/* Its place in most kernels: the verifier removes the branch, and no shift is left. */
+	if (__CORE_RELO(icsk, icsk_ca_setsockopt, LSHIFT_U64) == 57)
+		return byte & 1 << 6;
 	return byte << __CORE_RELO(icsk, icsk_ca_setsockopt, LSHIFT_U64) >> 63;
 }
 
