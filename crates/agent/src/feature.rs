@@ -447,7 +447,7 @@ pub trait Feature: Send + Sync {
     /// Reads the metrics; none where the feature is off.
     ///
     /// # Errors
-    /// What cannot be read: these metrics are left out.
+    /// Maps or a store that cannot be read: the feature's metrics are left out.
     fn metrics(&self, _: &Context<'_>) -> Result<MetricsWriter> {
         Ok(Box::new(|_| Ok(())))
     }

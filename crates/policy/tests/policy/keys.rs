@@ -1,9 +1,25 @@
 //! The catalogue against the system's headers, and each key through the parser.
 
+use thalweg_bpf_types::raw;
 use thalweg_policy::catalogue::{KEYS, KernelOperation, Unit};
 use thalweg_policy::{Stage, Value, Version, catalogue};
 
 use crate::{rules, try_parse};
+
+/// The kernel's program remembers a cap under its option's number modulo this.
+#[test]
+fn caps_have_places_of_their_own() {
+    let places = KEYS.iter().filter(|key| key.cap.is_some()).map(|key| {
+        let KernelOperation::SetNumber { name, .. } = key.does else {
+            panic!("{}: no number", key.name);
+        };
+        u32::from(name) % raw::THALWEG_CAPS
+    });
+    let mut places: Vec<u32> = places.collect();
+    assert!(places.len() >= 7, "{places:?}");
+    places.sort_unstable();
+    assert!(places.is_sorted_by(|one, next| one < next), "{places:?}");
+}
 
 #[test]
 fn numbers_are_the_systems() {
