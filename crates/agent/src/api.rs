@@ -110,7 +110,7 @@ async fn feature_answer(
     let (parts, body) = request.into_parts();
     let feature = &api.shared.statistics.features[index];
     let body = match feature.body_bounds(route, &api.shared.kernel) {
-        Some(bounds) => Some(body::receive(&api, &bounds, body).await?),
+        Some(bounds) => Some(body::receive_body(&api, &bounds, body).await?),
         None => None,
     };
     let walks_hosts = feature.walks_hosts();
@@ -131,7 +131,7 @@ async fn feature_answer(
     };
     match reply {
         Reply::Whole(answer) => Ok(answer),
-        Reply::Pages(listing) => list::send(api, listing).await,
+        Reply::Pages(listing) => list::send_pages(api, listing).await,
     }
 }
 

@@ -11,7 +11,7 @@ use crate::view;
 /// the agent's start. The system default is always among them, since connections use it anyway.
 pub fn wanted_arms(config: &Config, at_start: &[String]) -> Result<Vec<ArmSpec>> {
     let needing_ecn = cc::needing_ecn(&config.paths.pin);
-    let (wanted, _) = divided(config, at_start)?;
+    let (wanted, _) = divide_offered(config, at_start)?;
     Ok(wanted
         .into_iter()
         .map(|name| ArmSpec {
@@ -23,8 +23,8 @@ pub fn wanted_arms(config: &Config, at_start: &[String]) -> Result<Vec<ArmSpec>>
 
 /// Congestion controls that `arms.allow = "auto"` leaves out as they came after the agent's start:
 /// they may be somebody's experiment. `None`: there are none.
-pub fn newcomers(config: &Config, at_start: &[String]) -> Option<view::Newcomers> {
-    let (arms, mut names) = divided(config, at_start).ok()?;
+pub fn find_newcomers(config: &Config, at_start: &[String]) -> Option<view::Newcomers> {
+    let (arms, mut names) = divide_offered(config, at_start).ok()?;
     names.retain(|name| config.arms.permits(name));
     let allow: Vec<&String> = arms.iter().chain(&names).collect();
     let line = format!("allow = {allow:?}");
@@ -32,7 +32,7 @@ pub fn newcomers(config: &Config, at_start: &[String]) -> Option<view::Newcomers
 }
 
 /// The kernel's congestion controls, divided into those that may be arms and the others.
-fn divided(config: &Config, at_start: &[String]) -> Result<(Vec<String>, Vec<String>)> {
+fn divide_offered(config: &Config, at_start: &[String]) -> Result<(Vec<String>, Vec<String>)> {
     let default = system::default_cc()?;
     let own = cc::loaded_controls(&config.paths.pin).unwrap_or_default();
     let may = |name: &String| {

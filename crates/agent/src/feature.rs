@@ -145,7 +145,7 @@ pub trait Records {
     ///
     /// # Errors
     /// The map cannot be read.
-    fn count(&self) -> Result<()>;
+    fn count_records(&self) -> Result<()>;
     /// Puts records of a document into the kernel. Those of the namespace of the agent that wrote it
     /// go to this agent's namespace.
     ///

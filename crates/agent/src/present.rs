@@ -102,6 +102,13 @@ impl<'a> Presenter<'a> {
     }
 }
 
+/// Query of a list of networks.
+#[derive(serde::Deserialize)]
+pub struct NetworkQuery {
+    /// Number of networks, those with most measurements; `None`: all.
+    pub limit: Option<usize>,
+}
+
 /// Keeps the `limit` records with most measurements, the narrowest first, then by address.
 pub fn keep_networks(records: &mut HostBatch, limit: Option<usize>) {
     let limit = limit.unwrap_or(usize::MAX);

@@ -14,7 +14,7 @@ use thalweg_learner::{HostKey, Mode};
 use tokio::sync::{broadcast, watch};
 
 use crate::api::tcp::PortListener;
-use crate::arms::newcomers;
+use crate::arms::find_newcomers;
 use crate::comparison::Compared;
 use crate::config::Config;
 use crate::feature;
@@ -461,7 +461,7 @@ impl Shared {
             events_share: self.sampling(|sampling| sampling.share()),
             events_left_out: self.statistics.left_out.load(Ordering::Relaxed),
             snapshot_age_s: lock(&self.saved_at).map(|at| at.elapsed().as_secs()),
-            newcomers: newcomers(&self.config, &self.statistics.arms_at_start),
+            newcomers: find_newcomers(&self.config, &self.statistics.arms_at_start),
             health: repairs::severity(problems.keys()),
             repairs: self.statistics.repairs.shown(),
             fixes: problems
@@ -542,7 +542,7 @@ impl feature::Records for Shared {
         self.snapshot_header(self.mode())
     }
 
-    fn count(&self) -> Result<()> {
+    fn count_records(&self) -> Result<()> {
         self.count_hosts()
     }
 

@@ -32,7 +32,7 @@ pub(super) struct Received {
 }
 
 /// Receives a body into a file that is removed with its last user.
-pub(super) async fn receive(api: &Api, bounds: &BodyBounds, body: Body) -> Answer<Received> {
+pub(super) async fn receive_body(api: &Api, bounds: &BodyBounds, body: Body) -> Answer<Received> {
     let Ok(only) = Arc::clone(&api.receiving).try_acquire_owned() else {
         return Err(Failure(StatusCode::CONFLICT, bounds.busy.to_owned()));
     };

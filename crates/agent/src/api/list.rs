@@ -18,7 +18,7 @@ const EVENTS_PAGE: u32 = 100;
 ///
 /// A fault in a later page breaks the response off, so that the client sees an incomplete response,
 /// not a short list.
-pub(super) async fn send(api: Api, listing: Listing) -> Answer<Response> {
+pub(super) async fn send_pages(api: Api, listing: Listing) -> Answer<Response> {
     let turn = async move |mut pages: PageMaker| {
         api.work(move |shared| {
             let (items, more) = pages(&shared.feature_context())?;
@@ -59,7 +59,7 @@ pub(super) async fn send(api: Api, listing: Listing) -> Answer<Response> {
         .into_response())
 }
 
-fn array(pages: PageMaker) -> Listing {
+fn json_array(pages: PageMaker) -> Listing {
     Listing {
         head: "[".to_owned(),
         separator: ",",
@@ -84,7 +84,7 @@ pub(super) async fn events(
         from = events.last().map_or(from, |event| event.id);
         Ok((texts(&events)?, !is_last))
     });
-    send(api, array(pages)).await
+    send_pages(api, json_array(pages)).await
 }
 
 /// Sends the latest `limit` events, newest first, with recent ones that the store does not keep.
@@ -109,7 +109,7 @@ pub(super) async fn latest(api: Api, limit: u32, host: Option<String>) -> Answer
         left -= count;
         Ok((texts(&events)?, !is_last))
     });
-    send(api, array(pages)).await
+    send_pages(api, json_array(pages)).await
 }
 
 fn texts(events: &[Event]) -> anyhow::Result<Vec<String>> {

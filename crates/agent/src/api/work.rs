@@ -51,7 +51,7 @@ impl Counted {
     }
 }
 
-fn busy() -> Failure {
+fn busy_failure() -> Failure {
     let text = "the agent is busy with other requests; try again".to_string();
     Failure(StatusCode::SERVICE_UNAVAILABLE, text)
 }
@@ -75,7 +75,7 @@ impl Api {
     ) -> Answer<T> {
         let turn = timeout(TURN, Arc::clone(&self.turns).acquire_owned());
         let Ok(Ok(turn)) = turn.await else {
-            return Err(busy());
+            return Err(busy_failure());
         };
         self.always(move |shared| {
             let _turn = turn;
@@ -91,7 +91,7 @@ impl Api {
         action: impl FnOnce(&Shared) -> Answer<T> + Send + 'static,
     ) -> Answer<T> {
         let Ok(turn) = timeout(TURN, turn.lock_owned()).await else {
-            return Err(busy());
+            return Err(busy_failure());
         };
         self.always(move |shared| {
             let _turn = turn;

@@ -128,7 +128,7 @@ fn unknown_host(text: &str) -> Failure {
 fn reset_all(context: &Context<'_>) -> anyhow::Result<Value> {
     let removed = context.kernel.clear_hosts()?;
     context.store(|store| store.clear_hosts(context.mode()))?;
-    context.records.count()?;
+    context.records.count_records()?;
     Ok(json!({ "removed": removed }))
 }
 

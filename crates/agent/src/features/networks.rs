@@ -18,7 +18,7 @@ use crate::api::answer::{Answer, parse_query};
 use crate::feature::{Context, Feature, List, PageView, Route};
 use crate::kernel::Kernel;
 use crate::limits;
-use crate::present::{Presenter, keep_networks};
+use crate::present::{NetworkQuery, Presenter, keep_networks};
 
 mod present;
 mod show;
@@ -30,13 +30,6 @@ use view::{Network, Networks};
 /// State of the feature.
 #[derive(Default)]
 pub struct State;
-
-/// Query of `GET /v1/networks`.
-#[derive(Deserialize)]
-struct Asked {
-    /// Number of networks, those with most measurements; `None`: all.
-    limit: Option<usize>,
-}
 
 impl Feature for State {
     fn name(&self) -> &'static str {
@@ -52,7 +45,7 @@ impl Feature for State {
     }
 
     fn answer(&self, _: &str, uri: &Uri, context: &Context<'_>) -> Answer<Response> {
-        let asked: Asked = parse_query(uri)?;
+        let asked: NetworkQuery = parse_query(uri)?;
         let kernel = context.kernel;
         let table = kernel.arms()?;
         let presenter = context.presenter(&table);

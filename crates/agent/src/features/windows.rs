@@ -12,7 +12,6 @@ use axum::http::Uri;
 use axum::response::{IntoResponse, Response};
 use axum::routing::MethodFilter;
 use clap::Args as _;
-use serde::Deserialize;
 use serde_json::{Value, json};
 use thalweg_learner::{HostKey, Level, Mode, window};
 
@@ -22,7 +21,7 @@ use crate::counters::Counters;
 use crate::feature::{Context, Feature, List, PageView, Route, Settings};
 use crate::kernel::Setup;
 use crate::overridden::Tally;
-use crate::present::keep_networks;
+use crate::present::{NetworkQuery, keep_networks};
 
 mod present;
 mod settings;
@@ -36,13 +35,6 @@ use show::Options;
 /// State of the feature: all of it is in the kernel.
 #[derive(Default)]
 pub struct State;
-
-/// Query of `GET /v1/windows`.
-#[derive(Deserialize)]
-struct Asked {
-    /// Number of networks, those with most measurements; `None`: all.
-    limit: Option<usize>,
-}
 
 impl Feature for State {
     fn name(&self) -> &'static str {
@@ -82,7 +74,7 @@ impl Feature for State {
     }
 
     fn answer(&self, _: &str, uri: &Uri, context: &Context<'_>) -> Answer<Response> {
-        let asked: Asked = parse_query(uri)?;
+        let asked: NetworkQuery = parse_query(uri)?;
         let table = context.kernel.arms()?;
         let presenter = context.presenter(&table);
         let allowed = context.kernel.setup().windows;
