@@ -35,7 +35,7 @@ setup: ## Install what building and testing need (root, Debian 12 or Ubuntu 24.0
 build: ## Build the release binaries, target/release/thalweg and thalweg-lab
 	@$(rust) cargo build --locked --release -p thalweg-cli -p thalweg-lab-cli
 
-demo: ## Set up, build and show Thalweg at work on this machine (root, a quarter of an hour after the build)
+demo: ## Set up, build and show Thalweg at work on this machine (root, some five minutes after the build)
 	@scripts/setup.sh
 	@$(rust) scripts/demo.sh
 

@@ -20,6 +20,8 @@ PATH=$PWD/$tools/bin:$PATH
 # Where the C compiler finds libelf.a and libz.a.
 LIBBPF_SYS_LIBRARY_PATH=$(dirname "$(gcc -print-file-name=libelf.a)"):$(dirname "$(gcc -print-file-name=libz.a)")
 export LIBBPF_SYS_LIBRARY_PATH
+# Equal functions are folded where Rust brings the linker, which can.
+[[ $(uname -m) != x86_64 ]] || export RUSTFLAGS='-C link-arg=-Wl,--icf=all'
 rm -rf target/package target/packages
 mkdir -p target/packages
 # It writes one beside each crate of the workspace.

@@ -98,7 +98,7 @@
 /* Prefixes of NAT64, the well-known one among them. */
 #define THALWEG_NAT64_PREFIXES 8
 /* Default size of the event ring in bytes: a power of two, a multiple of the page size. */
-#define THALWEG_DEFAULT_RING (4 * 1024 * 1024)
+#define THALWEG_DEFAULT_RING (1024 * 1024)
 
 /* Fixed point with 16 fractional bits. */
 #define THALWEG_ONE_Q16 65536u

@@ -51,13 +51,16 @@ fn make_state_directory(path: &Path) -> Result<()> {
     Ok(Store::make_private(path)?)
 }
 
-/// Bounds the arenas of glibc's allocator. By default each of the short-lived threads that walk the
-/// hosts may leave one behind, with half a MiB of free memory.
-fn few_arenas() {
+/// Bounds the free memory that glibc's allocator keeps. By default each of the short-lived threads
+/// that walk the hosts may leave an arena behind, with half a MiB of it, and the heap keeps as much as
+/// the largest block that was freed.
+fn bound_free_memory() {
     #[cfg(target_env = "gnu")]
-    // SAFETY: a plain call; the only thread so far makes it. A refusal changes nothing.
+    // SAFETY: plain calls; the only thread so far makes them. A refusal changes nothing.
     unsafe {
         libc::mallopt(libc::M_ARENA_MAX, 2);
+        libc::mallopt(libc::M_TRIM_THRESHOLD, 64 << 10);
+        libc::mallopt(libc::M_TOP_PAD, 0);
     }
 }
 
@@ -69,7 +72,7 @@ fn few_arenas() {
 /// Any failure of the start. Programs that were in force stay so; otherwise nothing is left.
 pub fn run(config: Config, reread: Reread) -> Result<()> {
     check_privileges()?;
-    few_arenas();
+    bound_free_memory();
     // Files of the agent are private; files for others get their group explicitly.
     umask(Mode::from_bits_truncate(0o077));
     // Before anything else: a signal during the start ends the agent once it has started.

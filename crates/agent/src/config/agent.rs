@@ -106,7 +106,7 @@ impl Events {
             ("all", EventLog::All),
             ("none", EventLog::None),
         ];
-        let ring = section.size(("ring", "Buffer between kernel and agent. Events beyond it are counted and lost; learning goes on."), 64 << 10..=1 << 30, true, 4 << 20);
+        let ring = section.size(("ring", "Buffer between kernel and agent. Events beyond it are counted and lost; learning goes on."), 64 << 10..=1 << 30, true, 1 << 20);
         Self {
             // The range is far below 2^32.
             ring_bytes: u32::try_from(ring.value).unwrap_or(u32::MAX),

@@ -55,7 +55,7 @@ fn defaults_are_the_learners_own() {
     assert_eq!(config.params(), Params::default());
     assert_eq!(config, Config::default());
     assert_eq!(config.hosts.max, 65_536);
-    assert_eq!(config.events.ring_bytes, 4 << 20);
+    assert_eq!(config.events.ring_bytes, 1 << 20);
     assert!(config.arms.permits("anything"));
 }
 
@@ -109,7 +109,7 @@ fn every_key_takes_effect() {
     assert_eq!(config.learning.rescue, None);
     assert_eq!(params.stretch_ns, 60_000_000_000);
     assert_eq!((config.advise.only, config.advise.trials), (false, 0.25));
-    assert_eq!(config.events.ring_bytes, 1 << 20);
+    assert_eq!(config.events.ring_bytes, 4 << 20);
     assert_eq!(config.events.retention, Duration::from_secs(86_400));
     assert_eq!(config.events.retention_max, 5000);
     assert_eq!(config.events.share, Some(0.25));

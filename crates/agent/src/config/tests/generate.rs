@@ -56,7 +56,7 @@ revert = false
 only = false
 trials = 0.25
 [events]
-ring = "1MiB"
+ring = "4MiB"
 retention = "1d"
 retention_max = 5000
 share = 0.25
