@@ -24,6 +24,7 @@
 #include "thalweg_network_abi.h"
 #include "thalweg_policy_abi.h"
 #include "thalweg_rate_abi.h"
+#include "thalweg_timers_abi.h"
 
 #define THALWEG_ABI_VERSION 11
 
@@ -670,5 +671,7 @@ THALWEG_ASSERT_SIZE(thalweg_conn, 152);
 THALWEG_ASSERT_SIZE(thalweg_event, 232);
 THALWEG_ASSERT_SIZE(thalweg_cc_name, THALWEG_CC_NAME);
 THALWEG_ASSERT_SIZE(thalweg_counters, 256);
+THALWEG_ASSERT_SIZE(thalweg_timers, 40);
+THALWEG_ASSERT_SIZE(thalweg_timers_report, 80);
 
 #endif

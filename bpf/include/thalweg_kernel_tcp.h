@@ -102,6 +102,8 @@ struct inet_connection_sock {
 	const struct tcp_congestion_ops *icsk_ca_ops;
 	__u8 icsk_ca_state : 5;
 	__u8 icsk_ca_setsockopt : 1; /* somebody set it: an application or a program */
+	__u8 icsk_syn_retries; /* 0: as of the network namespace */
+	__u32 icsk_rto_min; /* ticks */
 };
 
 struct minmax_sample {
@@ -117,7 +119,12 @@ struct mptcp_sock {
 	struct sock_common *sk; /* only its name matters */
 };
 
+struct tcp_options_received {
+	__u16 sack_ok : 3; /* 0: the peer does not acknowledge selectively */
+};
+
 struct tcp_sock {
+	struct tcp_options_received rx_opt;
 	__u32 snd_cwnd_clamp;
 	_Bool is_mptcp; /* a subflow; where the kernel has MPTCP */
 	__u8 bpf_sock_ops_cb_flags;

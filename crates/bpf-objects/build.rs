@@ -10,10 +10,11 @@ use libbpf_cargo::SkeletonBuilder;
 use libbpf_rs::ObjectBuilder;
 
 /// Objects without a skeleton: kept as long as the command runs, and pinned.
-const OBJECTS: [&str; 9] = [
+const OBJECTS: [&str; 10] = [
     "learn",
     "learn_open",
     "learn_clamp",
+    "timers",
     "policy",
     "policy_mark",
     "policy_existing",
@@ -42,7 +43,7 @@ fn main() -> Result<()> {
         names += &names_of(&out, name)?;
     }
     // One source, two objects: against the UAPI only, and with the kernel's own BTF.
-    for name in ["learn_btf", "policy_btf"] {
+    for name in ["learn_btf", "policy_btf", "timers_btf"] {
         build_object(&bpf, &include, &out, name, &["-DTHALWEG_KERNEL_BTF"])?;
     }
     std::fs::write(out.join("names.rs"), names)?;

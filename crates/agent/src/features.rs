@@ -21,6 +21,7 @@ features! {
     networks,
     windows,
     clamps,
+    timers,
     fleet,
     gain,
     limits,

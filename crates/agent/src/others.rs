@@ -12,7 +12,7 @@ use thalweg_control::{inventory, privileges};
 const CGROUPS: usize = 1000;
 
 /// Names of Thalweg's programs, which keep each other's flags.
-const OWN: [&str; 2] = ["learn_sockops", "policy_sockops"];
+const OWN: [&str; 3] = ["learn_sockops", "policy_sockops", "timers_sockops"];
 
 /// Sockops programs of others on a cgroup, its ancestors and its descendants, in words. Programs of
 /// another agent are among them.

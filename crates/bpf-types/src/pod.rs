@@ -56,6 +56,8 @@ pod!(
     thalweg_policy_silenced,
     thalweg_policy_event,
     thalweg_policy_outcome,
+    thalweg_timers,
+    thalweg_timers_report,
 );
 
 /// The bytes of a value.

@@ -35,6 +35,11 @@ pub const THALWEG_RATE_DEFAULT_REFERENCE: u32 = 1250000000;
 pub const THALWEG_RATE_DEFAULT_REFERENCE_RTT_US: u32 = 2000;
 pub const THALWEG_RATE_NAME: u32 = 64;
 pub const THALWEG_RATE_RING: u32 = 262144;
+pub const THALWEG_TIMERS_NETWORKS: u32 = 16384;
+pub const THALWEG_TIMERS_RING: u32 = 131072;
+pub const THALWEG_RTO_MIN_US: u32 = 200000;
+pub const THALWEG_SYN_LOSSES: u32 = 8;
+pub const THALWEG_SYN_CREDIT: u32 = 8;
 pub const THALWEG_ABI_VERSION: u32 = 11;
 pub const THALWEG_RULE: u32 = 5;
 pub const THALWEG_RULE_CLASSIC: u32 = 1;
@@ -478,6 +483,47 @@ pub struct thalweg_rate_decision {
     pub window: __u32,
     pub reserved: __u32,
 }
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct thalweg_timers {
+    pub until_ns: __u64,
+    pub floor_us: __u32,
+    pub syn_us: __u32,
+    pub syn_count: __u32,
+    pub usual_syn_count: __u32,
+    pub share_q16: __u32,
+    pub salt: __u32,
+    pub flags: __u32,
+    pub credit: __s32,
+}
+pub const THALWEG_TIMERS_AFTER_TIMEOUT: thalweg_timers_flag = 1;
+pub type thalweg_timers_flag = ::std::os::raw::c_uint;
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct thalweg_timers_report {
+    pub netns: __u64,
+    pub remote: [__u8; 16usize],
+    pub bytes: __u64,
+    pub busy_us: __u64,
+    pub segs_out: __u32,
+    pub retrans: __u32,
+    pub dsacks: __u32,
+    pub min_rtt_us: __u32,
+    pub srtt_us: __u32,
+    pub floor_us: __u32,
+    pub syn_us: __u32,
+    pub handshake_rtt_us: __u32,
+    pub timeouts: __u16,
+    pub floors: __u16,
+    pub syn_retrans: __u16,
+    pub flags: __u16,
+}
+pub const THALWEG_TIMED_KNOWN: thalweg_timed_flag = 1;
+pub const THALWEG_TIMED_DRAWN: thalweg_timed_flag = 2;
+pub const THALWEG_TIMED_OWNED: thalweg_timed_flag = 4;
+pub const THALWEG_TIMED_NO_SACK: thalweg_timed_flag = 8;
+pub const THALWEG_TIMED_ACTIVE: thalweg_timed_flag = 16;
+pub type thalweg_timed_flag = ::std::os::raw::c_uint;
 pub const THALWEG_MODE_CLASSIC: thalweg_mode = 0;
 pub const THALWEG_MODE_THALWEG: thalweg_mode = 1;
 pub type thalweg_mode = ::std::os::raw::c_uint;

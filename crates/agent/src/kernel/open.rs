@@ -170,6 +170,28 @@ impl Kernel {
         program: &str,
         constants: &[(&str, &[u8])],
     ) -> Result<Iterator> {
+        let object = self.load_beside(name, packed, constants)?;
+        let program = object::find_program(&object, program)?;
+        let link = program.attach().context("making a TCP iterator")?;
+        let id = Program::id_from_fd(program.as_fd())?;
+        Ok(Iterator {
+            id,
+            link: Arc::new(link.as_fd().try_clone_to_owned()?),
+            loaded: (link, object),
+        })
+    }
+
+    /// Loads an object with the learner's maps and parameters; `constants` has values of the sections
+    /// by name.
+    ///
+    /// # Errors
+    /// The kernel refuses it.
+    pub fn load_beside(
+        &self,
+        name: &str,
+        packed: Packed,
+        constants: &[(&str, &[u8])],
+    ) -> Result<Object> {
         let mut object = object::open_object(name, packed)?;
         let params = raw_params(&self.setup, &self.params);
         for mut map in object.maps_mut() {
@@ -186,15 +208,9 @@ impl Kernel {
                 map.reuse_fd(shared.as_fd())?;
             }
         }
-        let object = object.load().context("loading the iterator")?;
-        let program = object::find_program(&object, program)?;
-        let link = program.attach().context("making a TCP iterator")?;
-        let id = Program::id_from_fd(program.as_fd())?;
-        Ok(Iterator {
-            id,
-            link: Arc::new(link.as_fd().try_clone_to_owned()?),
-            loaded: (link, object),
-        })
+        object
+            .load()
+            .with_context(|| format!("loading the object {name}"))
     }
 
     /// Reason that long connections are not scored before their end although they should be.

@@ -97,6 +97,7 @@ impl Testbed {
                     arms: &allowed.arms,
                     windows: &allowed.windows,
                     clamp: allowed.clamp,
+                    timers: allowed.timers,
                     seed: scenario.path.seed,
                 };
                 let learner = match mode {
@@ -104,6 +105,7 @@ impl Testbed {
                         arms: slice::from_ref(&scenario.system.default_cc),
                         windows: &[],
                         clamp: false,
+                        timers: false,
                         ..learner
                     },
                     _ => learner,

@@ -27,6 +27,9 @@ pub struct Learning {
     /// Whether congestion windows have a learned clamp.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub clamp: bool,
+    /// Whether timeouts of connections that recover, and of SYNs, are learned.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub timers: bool,
 }
 
 impl Learning {
@@ -53,11 +56,13 @@ impl Learning {
         let form = || schema::whole(WINDOWS);
         let windows = table.list("windows", MOST, &expected, window, form);
         let clamp = table.value("clamp").unwrap_or(false);
+        let timers = table.value("timers").unwrap_or(false);
         table.refuse_unknown_keys();
         table.is_sound().then_some(Self {
             arms,
             windows,
             clamp,
+            timers,
         })
     }
 }

@@ -1,0 +1,398 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * timers: the least retransmission timeout of connections that recover from losses, and the
+ * first timeout of a SYN, by remote network (sockops).
+ *
+ * The agent computes the timers of each network from what this program reports of connections
+ * that are over; a share of them keeps the kernel's. The kernel waits 200 ms at least before it
+ * retransmits by timeout (TCP_RTO_MIN), and a second before it sends a SYN again (RFC 6298), however
+ * short the path is.
+ *
+ * The floor is set at a retransmission and taken back at the next RTT sample: it shortens the
+ * timeout, after which an idle connection begins with its initial window again (net/ipv4/tcp_output.c,
+ * tcp_cwnd_restart). A connection without losses keeps the kernel's timeout for all of its life.
+ *
+ * connect() gives up after a number of SYNs, whatever their times: a connection that loses one gets a
+ * number that takes as long as usual, and its own back once it is established.
+ *
+ * Without kernel BTF a connection's own least timeout, and whether its peer acknowledges
+ * selectively, cannot be read: then the floor is never set.
+ */
+#include <linux/bpf.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+
+#include "learn_sample.h"
+
+char LICENSE[] SEC("license") = "GPL";
+
+#define TCP_SYNCNT 7
+
+/* Timers by network (the level of prefixes). Written by the agent. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, THALWEG_TIMERS_NETWORKS);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct thalweg_host_key);
+	__type(value, struct thalweg_timers);
+} timers SEC(".maps");
+
+/* Connections that had a timeout, a floor, or a SYN that was lost. */
+struct timed {
+	__u32 floor_us; /* in force; 0: none is */
+	__u32 syn_us; /* first timeout of the lost SYN; 0: the kernel's */
+	__u32 handshake_rtt_us; /* where a SYN was lost */
+	__u16 timeouts;
+	__u16 floors;
+	__u16 syn_retrans;
+	__u16 flags; /* enum thalweg_timed_flag */
+	__u32 usual_syn_count; /* to put back; 0: it was not changed */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct timed);
+} timed SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, THALWEG_TIMERS_RING);
+} reports SEC(".maps");
+
+/* Reports that the ring had no room for. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u64);
+} lost SEC(".maps");
+
+static __always_inline void add_callbacks(struct bpf_sock_ops *ops, int flags)
+{
+	if ((ops->bpf_sock_ops_cb_flags & flags) != flags)
+		bpf_sock_ops_cb_flags_set(ops, ops->bpf_sock_ops_cb_flags | flags);
+}
+
+/* What is known of the connection beside its figures; NULL: nothing. */
+static __always_inline struct timed *timed_of(struct context *c, __u64 flags)
+{
+	return bpf_sk_storage_get(&timed, c->sk, 0, flags);
+}
+
+/* Timers of the connection's network, NULL if it has none. Fills the key. */
+static __always_inline struct thalweg_timers *timers_of(struct context *c)
+{
+	struct thalweg_host_key key = { .level = THALWEG_LEVEL_PREFIX };
+	__u32 *remote = (__u32 *)key.addr, family = host_of(c->ops, remote);
+
+	if (!family)
+		return 0;
+	key.netns = netns_of(c->ops);
+	key.prefix_len = cut(remote, family, c->params->group_ipv4, c->params->group_ipv6);
+	return bpf_map_lookup_elem(&timers, &key);
+}
+
+/* Whether the draw gives the connection its network's timers. The same for all of its life. */
+static __always_inline int is_drawn(struct context *c, const struct thalweg_timers *t)
+{
+	__u32 mixed = ((__u32)bpf_get_socket_cookie(c->ops) ^ t->salt) * 0x9e3779b1u;
+
+	/* The upper bits are mixed best. */
+	return (mixed ^ mixed >> 15) * 0x85ebca6bu >> 16 < t->share_q16;
+}
+
+/* Whether timers of the network are in force for new connections. */
+static __always_inline int are_valid(struct context *c, const struct thalweg_timers *t)
+{
+	return !c->params->dry_run && bpf_ktime_get_ns() < t->until_ns;
+}
+
+static __always_inline __u32 ticks_of(__u32 us)
+{
+	__u32 tick = load_params()->jiffy_us;
+
+	return tick ? (us + tick - 1) / tick : 0;
+}
+
+/* A policy decides about timers of its connections; an application's choices are not of timers. */
+static __always_inline int is_of_policy(struct context *c)
+{
+	__u32 *mark = bpf_sk_storage_get(&owned, c->sk, 0, 0);
+
+	return mark && *mark & THALWEG_OWNED_BY_POLICY;
+}
+
+/* Retransmissions of a SYN that an application asked for; 0: it did not. */
+static __always_inline int own_syn_count(struct context *c)
+{
+#ifdef THALWEG_KERNEL_BTF
+	return ((struct inet_connection_sock *)c->tcp)->icsk_syn_retries;
+#else
+	return 0;
+#endif
+}
+
+/* The kernel asks for the first timeout of a SYN, in ticks. What another program answered stays. */
+static __noinline int ask_timeout(struct bpf_sock_ops *ops)
+{
+	struct context c = {};
+	struct thalweg_timers *t;
+
+	/* Of a SYN-ACK there is no socket yet. */
+	if (ops->reply || !find_sock(&c, ops) || !find_tcp(&c))
+		return 0;
+	t = timers_of(&c);
+	if (!t || !t->syn_us || t->credit <= 0 || !are_valid(&c, t) || !is_drawn(&c, t))
+		return 0;
+	if (own_syn_count(&c) || is_of_policy(&c))
+		return 0;
+	/* Without it the number of SYNs would not grow when one is lost. */
+	if (bpf_sock_ops_cb_flags_set(ops, ops->bpf_sock_ops_cb_flags |
+						   BPF_SOCK_OPS_RETRANS_CB_FLAG))
+		return 0;
+	ops->reply = ticks_of(t->syn_us);
+	return 0;
+}
+
+/* A SYN was sent again. */
+static __noinline int lose_syn(struct bpf_sock_ops *ops)
+{
+	struct context c = {};
+	struct thalweg_timers *t;
+	struct timed *timed;
+	int count;
+
+	if (!find_sock(&c, ops) || !find_tcp(&c))
+		return 0;
+	timed = timed_of(&c, BPF_SK_STORAGE_GET_F_CREATE);
+	if (!timed)
+		return 0;
+	if (timed->syn_retrans++)
+		return 0;
+	t = timers_of(&c);
+	if (!t || !t->syn_count || own_syn_count(&c) || !is_drawn(&c, t))
+		return 0;
+	count = t->syn_count;
+	if (bpf_setsockopt(ops, SOL_TCP, TCP_SYNCNT, &count, sizeof(count)))
+		return 0;
+	timed->usual_syn_count = t->usual_syn_count;
+	timed->syn_us = t->syn_us;
+	__sync_fetch_and_sub(&t->credit, THALWEG_SYN_CREDIT);
+	return 0;
+}
+
+/* A connection is established: what its SYNs had is put back. */
+static __noinline int answer_syn(struct bpf_sock_ops *ops)
+{
+	struct context c = {};
+	struct thalweg_timers *t;
+	struct timed *timed;
+	int count;
+
+	if (!find_sock(&c, ops))
+		return 0;
+	t = timers_of(&c);
+	if (!ops->total_retrans) {
+		if (t && t->credit < THALWEG_SYN_LOSSES * THALWEG_SYN_CREDIT)
+			__sync_fetch_and_add(&t->credit, 1);
+		return 0;
+	}
+	timed = timed_of(&c, 0);
+	if (!timed)
+		return 0;
+	timed->handshake_rtt_us = ops->srtt_us >> 3;
+	count = timed->usual_syn_count;
+	if (count)
+		bpf_setsockopt(ops, SOL_TCP, TCP_SYNCNT, &count, sizeof(count));
+	timed->usual_syn_count = 0;
+	return 0;
+}
+
+#ifdef THALWEG_KERNEL_BTF
+/* Whether the connection's least timeout is the kernel's, and its peer tells of duplicates. */
+static __always_inline int takes_floor(struct context *c, struct timed *timed)
+{
+	struct inet_connection_sock *icsk = (struct inet_connection_sock *)c->tcp;
+	struct tcp_options_received *options = &c->tcp->rx_opt;
+
+	if (icsk->icsk_rto_min != ticks_of(THALWEG_RTO_MIN_US) || is_of_policy(c))
+		timed->flags |= THALWEG_TIMED_OWNED;
+	if (!BPF_CORE_READ_BITFIELD(options, sack_ok))
+		timed->flags |= THALWEG_TIMED_NO_SACK;
+	return !(timed->flags & (THALWEG_TIMED_OWNED | THALWEG_TIMED_NO_SACK));
+}
+#else
+static __always_inline int takes_floor(struct context *c, struct timed *timed)
+{
+	return 0;
+}
+#endif
+
+/* Sets the least retransmission timeout; 0 or -errno. */
+static __always_inline int set_floor(struct bpf_sock_ops *ops, int us)
+{
+	return bpf_setsockopt(ops, SOL_TCP, TCP_BPF_RTO_MIN, &us, sizeof(us));
+}
+
+/* A segment was sent again: the connection recovers. */
+static __noinline int recover(struct bpf_sock_ops *ops)
+{
+	struct context c = {};
+	struct thalweg_timers *t;
+	struct timed *timed;
+
+	if (!find_sock(&c, ops))
+		return 0;
+	timed = timed_of(&c, 0);
+	if (timed && (timed->floor_us || timed->flags & THALWEG_TIMED_OWNED))
+		return 0;
+	t = timers_of(&c);
+	if (!t || !t->floor_us || !are_valid(&c, t) || !is_drawn(&c, t))
+		return 0;
+	if (t->flags & THALWEG_TIMERS_AFTER_TIMEOUT && !(timed && timed->timeouts))
+		return 0;
+	if (!timed)
+		timed = timed_of(&c, BPF_SK_STORAGE_GET_F_CREATE);
+	if (!timed || !find_tcp(&c) || !takes_floor(&c, timed) || set_floor(ops, t->floor_us))
+		return 0;
+	timed->floor_us = t->floor_us;
+	timed->floors++;
+	add_callbacks(ops, BPF_SOCK_OPS_RTT_CB_FLAG);
+	return 0;
+}
+
+/* A sample of the RTT ends the recovery. The kernel calls once a round trip. */
+static __noinline int end_recovery(struct bpf_sock_ops *ops)
+{
+	struct context c = {};
+	struct timed *timed;
+
+	if (!find_sock(&c, ops))
+		return 0;
+	timed = timed_of(&c, 0);
+	if (!timed || !timed->floor_us || set_floor(ops, THALWEG_RTO_MIN_US))
+		return 0;
+	timed->floor_us = 0;
+	return 0;
+}
+
+static __noinline int count_timeout(struct bpf_sock_ops *ops)
+{
+	struct context c = {};
+	struct timed *timed;
+
+	if (!find_sock(&c, ops))
+		return 0;
+	timed = timed_of(&c, BPF_SK_STORAGE_GET_F_CREATE);
+	if (timed)
+		timed->timeouts++;
+	return 0;
+}
+
+/* Whether the connection stays on the machine. */
+static __always_inline int is_at_home(struct context *c)
+{
+#ifdef THALWEG_KERNEL_BTF
+	return is_routed_home(c->tcp);
+#else
+	return is_local(c->ops, c->sk, 0);
+#endif
+}
+
+/* Fills a report; 0 if there is nothing to tell. */
+static __always_inline int fill_report(struct context *c, struct thalweg_timers_report *report)
+{
+	struct bpf_tcp_sock *tp = bpf_tcp_sock(c->sk);
+	struct timed *timed = timed_of(c, 0);
+	struct chronographs now = {};
+	struct thalweg_timers *t;
+
+	if (!tp || !host_of(c->ops, (__u32 *)report->remote))
+		return 0;
+	report->netns = netns_of(c->ops);
+	report->bytes = tp->bytes_acked;
+	report->segs_out = tp->data_segs_out;
+	report->retrans = tp->total_retrans;
+	report->dsacks = tp->dsack_dups;
+	report->min_rtt_us = tp->rtt_min == THALWEG_U32_MAX ? 0 : tp->rtt_min;
+	report->srtt_us = tp->srtt_us >> 3;
+	if (tp->data_segs_out && read_chronographs(c, &now))
+		report->busy_us = ticks_us(c, now.busy - now.receiver + 1);
+	if (timed) {
+		report->timeouts = timed->timeouts;
+		report->floors = timed->floors;
+		report->syn_retrans = timed->syn_retrans;
+		report->syn_us = timed->syn_us;
+		report->handshake_rtt_us = timed->handshake_rtt_us;
+		report->flags = timed->flags;
+	}
+	t = timers_of(c);
+	if (!t)
+		return 1;
+	report->flags |= THALWEG_TIMED_KNOWN;
+	if (is_drawn(c, t)) {
+		report->flags |= THALWEG_TIMED_DRAWN;
+		report->floor_us = t->floor_us;
+	}
+	return 1;
+}
+
+/* A connection is over. */
+static __noinline int end(struct bpf_sock_ops *ops)
+{
+	struct thalweg_timers_report report = {};
+	struct request request = {};
+	struct context c = { .request = &request };
+	__u32 default_arm, zero = 0;
+	__u64 *count;
+
+	if (!find_sock(&c, ops) || !find_tcp(&c) || !find_key(&c) || is_outside(&c, &default_arm))
+		return 0;
+	if (is_at_home(&c) || !fill_report(&c, &report))
+		return 0;
+	if (!bpf_ringbuf_output(&reports, &report, sizeof(report), BPF_RB_NO_WAKEUP))
+		return 0;
+	count = bpf_map_lookup_elem(&lost, &zero);
+	if (count)
+		__sync_fetch_and_add(count, 1);
+	return 0;
+}
+
+SEC("sockops")
+int timers_sockops(struct bpf_sock_ops *ops)
+{
+	switch (ops->op) {
+	case BPF_SOCK_OPS_TIMEOUT_INIT:
+		ask_timeout(ops);
+		break;
+	case BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB:
+		answer_syn(ops);
+		add_callbacks(ops, BPF_SOCK_OPS_RETRANS_CB_FLAG | BPF_SOCK_OPS_RTO_CB_FLAG |
+					   BPF_SOCK_OPS_STATE_CB_FLAG);
+		break;
+	case BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB:
+		add_callbacks(ops, BPF_SOCK_OPS_RETRANS_CB_FLAG | BPF_SOCK_OPS_RTO_CB_FLAG |
+					   BPF_SOCK_OPS_STATE_CB_FLAG);
+		break;
+	case BPF_SOCK_OPS_RETRANS_CB:
+		if (ops->state == BPF_TCP_SYN_SENT)
+			lose_syn(ops);
+		else
+			recover(ops);
+		break;
+	case BPF_SOCK_OPS_RTO_CB:
+		if (ops->state != BPF_TCP_SYN_SENT)
+			count_timeout(ops);
+		break;
+	case BPF_SOCK_OPS_RTT_CB:
+		end_recovery(ops);
+		break;
+	case BPF_SOCK_OPS_STATE_CB:
+		if (ops->args[1] == BPF_TCP_CLOSE)
+			end(ops);
+		break;
+	}
+	return 1;
+}

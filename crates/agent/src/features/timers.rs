@@ -1,0 +1,399 @@
+//! Timers by remote network: the least retransmission timeout of connections that recover from losses,
+//! and the first timeout of a SYN. A share of connections keeps the kernel's timers; harm takes a
+//! network's back.
+//!
+//! In BPF: `timers.bpf.c`.
+
+use std::any::Any;
+use std::collections::HashMap;
+use std::fs;
+use std::net::Ipv6Addr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use anyhow::Result;
+use axum::Json;
+use axum::http::Uri;
+use axum::response::{IntoResponse, Response};
+use axum::routing::MethodFilter;
+use clap::Args as _;
+use serde_json::{Value, json};
+use thalweg_bpf_types::raw;
+use thalweg_control::system::{self, NetworkNamespace};
+use thalweg_learner::{HostKey, Level, Mode};
+use thalweg_policy::Version;
+
+use crate::api::answer::Answer;
+use crate::config::reader::Section;
+use crate::feature::{
+    Context, Feature, Finding, Hint, List, MetricsWriter, Polled, Route, Settings,
+};
+use crate::kernel::{Kernel, Setup};
+use crate::requirements::{Need, Requirement, Trial};
+use crate::store::Store;
+
+mod ladder;
+mod network;
+mod programs;
+mod show;
+mod view;
+
+use ladder::{Ladder, SynRetries};
+use network::{Network, Timers};
+use programs::{Loaded, Programs};
+
+/// Interval at which timers in the kernel are renewed, and their life without that.
+const RENEW: Duration = Duration::from_secs(30);
+const LIFE_NS: u64 = 120_000_000_000;
+/// Share of connections with their network's timers, Q16, and number of them after which it grows.
+const FIRST_SHARE_Q16: u32 = raw::THALWEG_ONE_Q16 / 8 * 7;
+const SHARE_Q16: u32 = raw::THALWEG_ONE_Q16 / 32 * 31;
+const FIRST_CONNECTIONS: f64 = 500.0;
+
+/// `[timers]`.
+#[derive(Debug, PartialEq, Eq)]
+struct Configured {
+    /// `enabled`.
+    enabled: bool,
+    /// `least`: least floor.
+    least: Duration,
+}
+
+/// State of the feature; what is known of networks outlives a change of the configuration.
+#[derive(Default)]
+pub struct State {
+    networks: Mutex<HashMap<HostKey, Network>>,
+    session: Mutex<Session>,
+}
+
+/// State of a session.
+struct Session {
+    /// Whether timers are learned: in mode `thalweg` alone, and not under advice.
+    is_on: bool,
+    ladder: Ladder,
+    salt: u32,
+    programs: Option<Loaded>,
+    /// Retransmissions of SYNs by network namespace cookie.
+    retries: HashMap<u64, SynRetries>,
+    fault: Option<String>,
+}
+
+impl Default for Session {
+    fn default() -> Self {
+        Self {
+            is_on: false,
+            ladder: Ladder {
+                tick_us: 0,
+                least_us: 0,
+            },
+            salt: 0,
+            programs: None,
+            retries: HashMap::new(),
+            fault: None,
+        }
+    }
+}
+
+impl Session {
+    fn programs(&self) -> Option<&Programs> {
+        self.programs.as_ref()?.as_ref().ok()
+    }
+
+    /// Puts the timers of a network into the kernel.
+    fn write(&self, key: &HostKey, network: &Network) -> Result<()> {
+        let (Some(programs), Some(retries)) = (self.programs(), self.retries.get(&key.netns))
+        else {
+            return Ok(());
+        };
+        let Timers {
+            floor_us,
+            after_timeout,
+            syn_us,
+        } = network.timers(&self.ladder);
+        let (_, _, drawn) = network.counts();
+        let flags = match after_timeout {
+            true => raw::THALWEG_TIMERS_AFTER_TIMEOUT,
+            false => 0,
+        };
+        let timers = raw::thalweg_timers {
+            until_ns: system::monotonic_ns() + LIFE_NS,
+            floor_us,
+            syn_us,
+            // Also where the timeout is the kernel's again: a connection may be on its way.
+            syn_count: retries.count_for(if syn_us == 0 {
+                self.ladder.shortest_syn_us()
+            } else {
+                syn_us
+            }),
+            usual_syn_count: retries.retries,
+            share_q16: match drawn < FIRST_CONNECTIONS {
+                true => FIRST_SHARE_Q16,
+                false => SHARE_Q16,
+            },
+            salt: self.salt,
+            flags,
+            credit: (raw::THALWEG_SYN_LOSSES * raw::THALWEG_SYN_CREDIT) as i32,
+        };
+        programs.set(key, &timers)
+    }
+}
+
+/// Reads the retransmissions of SYNs in the thread's network namespace.
+fn read_retries() -> Option<(u64, SynRetries)> {
+    let number = |name: &str| -> Option<u32> {
+        let text = fs::read_to_string(format!("/proc/sys/net/ipv4/{name}")).ok()?;
+        text.trim().parse().ok()
+    };
+    let retries = SynRetries {
+        retries: number("tcp_syn_retries")?,
+        linear: number("tcp_syn_linear_timeouts").unwrap_or(0),
+    };
+    Some((system::netns_cookie().ok()?, retries))
+}
+
+impl State {
+    fn session(&self) -> MutexGuard<'_, Session> {
+        self.session.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn networks(&self) -> MutexGuard<'_, HashMap<HostKey, Network>> {
+        self.networks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn find_problem(&self) -> Option<String> {
+        let session = self.session();
+        match session.programs.as_ref()? {
+            Err(why) => Some(format!("connections keep the kernel's timers: {why}")),
+            Ok(programs) => match programs.check() {
+                Err(error) => Some(format!("{error:#}")),
+                Ok(()) => session.fault.clone(),
+            },
+        }
+    }
+
+    /// Notes connections that are over, and puts what follows into the kernel.
+    fn note_reports(&self, context: &Context<'_>) -> Result<()> {
+        let session = self.session();
+        let Some(programs) = session.programs() else {
+            return Ok(());
+        };
+        let reports = programs.take_reports()?;
+        if reports.is_empty() {
+            return Ok(());
+        }
+        let setup = context.kernel.setup();
+        let now_ns = system::monotonic_ns();
+        let mut networks = self.networks();
+        for report in &reports {
+            let remote = Ipv6Addr::from(report.remote).to_canonical();
+            let lengths = (setup.networks.ipv4_prefix, setup.networks.ipv6_prefix);
+            let Ok(mut key) = HostKey::new(report.netns, remote, lengths.0, lengths.1) else {
+                continue;
+            };
+            key.level = Level::Prefix;
+            if networks.len() >= raw::THALWEG_TIMERS_NETWORKS as usize
+                && !networks.contains_key(&key)
+            {
+                continue;
+            }
+            let network = networks.entry(key).or_default();
+            let before = network.timers(&session.ladder);
+            network.note(report, &session.ladder, now_ns);
+            let after = network.timers(&session.ladder);
+            if before != after && (before.are_set() || after.are_set()) {
+                session.write(&key, network)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Renews the timers in the kernel.
+    fn renew(&self) -> Result<()> {
+        let session = self.session();
+        for (key, network) in self.networks().iter() {
+            if network.timers(&session.ladder).are_set() {
+                session.write(key, network)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn view(&self, context: Option<&Context<'_>>) -> view::Timers {
+        let session = self.session();
+        let networks = self.networks();
+        let mut networks: Vec<_> = networks
+            .iter()
+            .map(|(key, network)| {
+                let containers = context.map(|it| &it.containers);
+                view::NetworkTimers::new(key, network, &session.ladder, containers)
+            })
+            .collect();
+        networks.sort_by(|one, other| one.name.cmp(&other.name));
+        view::Timers {
+            enabled: session.is_on,
+            networks,
+        }
+    }
+}
+
+impl Feature for State {
+    fn name(&self) -> &'static str {
+        "timers"
+    }
+
+    fn hints(&self) -> &'static [Hint] {
+        &[(
+            "timers",
+            "Look at `thalweg doctor`. Connections have the kernel's timers meanwhile.",
+        )]
+    }
+
+    fn requirement(&self) -> Option<Requirement> {
+        Some(Requirement {
+            name: "timers",
+            means: "timeouts of connections that recover, and of SYNs, by what a network's round trips and losses are (`[timers]`)",
+            since: Version(5, 15),
+            because: "`bpf_get_netns_cookie` in sockops programs",
+            needs: &[Need::SockOps, Need::CgroupSockopt, Need::KernelBtf],
+            required: false,
+            trial: Trial::Load(thalweg_bpf_objects::TIMERS_BTF),
+        })
+    }
+
+    fn read_settings(&self, root: &mut Section<'_>) -> Arc<dyn Settings> {
+        root.section("timers", |section| {
+            let words = "Whether timeouts of connections that recover from losses, and of SYNs, are learned and set.";
+            let enabled = section.boolean(("enabled", words), false);
+            let words = "Least timeout of connections that recover, beside their round trip; two ticks of the kernel at least.";
+            let range = Duration::from_millis(2)..=Duration::from_millis(200);
+            let least = section.duration(("least", words), range, None, Duration::from_millis(8));
+            Arc::new(Configured { enabled, least })
+        })
+    }
+
+    fn configure(&self, settings: &dyn Settings, setup: &mut Setup) {
+        let settings = (settings as &dyn Any).downcast_ref::<Configured>();
+        let is_enabled = settings.is_some_and(|it| it.enabled);
+        *self.session() = Session {
+            is_on: is_enabled && setup.params.mode == Mode::Thalweg && !setup.advise.only,
+            ladder: Ladder {
+                tick_us: system::jiffy_us(),
+                least_us: settings.map_or(0, |it| it.least.as_micros() as u32),
+            },
+            salt: setup.control.salt as u32,
+            ..Session::default()
+        };
+    }
+
+    fn load(&self, _: &Kernel, _: &mut Store) -> Result<()> {
+        Ok(())
+    }
+
+    fn start(&self, context: &Context<'_>) -> Option<String> {
+        let is_on = self.session().is_on;
+        if is_on {
+            let loaded = programs::load(context.kernel);
+            let mut session = self.session();
+            session.programs = Some(loaded.unwrap_or_else(|error| Err(format!("{error:#}"))));
+        }
+        self.find_problem()
+    }
+
+    fn poll_interval(&self) -> Option<Duration> {
+        self.session().is_on.then_some(RENEW)
+    }
+
+    fn poll(&self, _: &Context<'_>) -> Polled {
+        let fault = self.renew().err().map(|error| format!("{error:#}"));
+        self.session().fault = fault;
+        Polled {
+            elsewhere: Duration::ZERO,
+            problem: self.find_problem(),
+        }
+    }
+
+    fn read_rings(&self, context: &Context<'_>) {
+        let outcome = self.note_reports(context);
+        if let Err(error) = outcome {
+            self.session().fault = Some(format!("{error:#}"));
+        }
+    }
+
+    fn note_namespaces(&self, _: &[NetworkNamespace]) {
+        if self.session().is_on {
+            let found = system::in_namespaces(|_| true, read_retries);
+            self.session().retries = found.into_iter().collect();
+        }
+    }
+
+    fn reattach(&self, kernel: &Kernel) {
+        let mut session = self.session();
+        if let Some(Ok(programs)) = &session.programs
+            && let Err(error) = programs.reattach(kernel)
+        {
+            session.fault = Some(format!("{error:#}"));
+        }
+    }
+
+    fn find_problems(&self, _: &Context<'_>) -> Vec<Finding> {
+        let found = self.find_problem().map(|text| (self.name(), Some(text)));
+        found.into_iter().collect()
+    }
+
+    fn stop(&self, _: &Context<'_>) -> Result<()> {
+        let session = std::mem::take(&mut *self.session());
+        match session.programs() {
+            Some(programs) => programs.clear(),
+            None => Ok(()),
+        }
+    }
+
+    fn routes(&self) -> &'static [Route] {
+        &[(MethodFilter::GET, "/v1/timers")]
+    }
+
+    fn answer(&self, _: &str, _: &Uri, context: &Context<'_>) -> Answer<Response> {
+        Ok(Json(self.view(Some(context))).into_response())
+    }
+
+    fn status(&self) -> Option<Value> {
+        let session = self.session();
+        if !session.is_on {
+            return Some(Value::Null);
+        }
+        let networks = self.networks();
+        let set = networks
+            .values()
+            .filter(|it| it.timers(&session.ladder).are_set());
+        let lost = session.programs().and_then(|it| it.lost_reports().ok());
+        Some(json!(view::TimersFigures {
+            networks: networks.len(),
+            set: set.count(),
+            lost_reports: lost.unwrap_or(0),
+        }))
+    }
+
+    fn status_row(&self, status: &Value) -> Option<String> {
+        show::status_row(status)
+    }
+
+    fn metrics(&self, _: &Context<'_>) -> Result<MetricsWriter> {
+        let status = self.status().unwrap_or(Value::Null);
+        Ok(Box::new(move |page| {
+            for (name, help, key) in view::GAUGES {
+                if let Some(value) = status[key].as_u64() {
+                    page.gauge(name, help, value)?;
+                }
+            }
+            Ok(())
+        }))
+    }
+
+    fn list(&self) -> Option<List> {
+        Some(List {
+            about: "List the timers of remote networks, and what they do",
+            add_options: show::Options::augment_args,
+            show: show::list,
+        })
+    }
+}

@@ -1,0 +1,504 @@
+//! Timers of a network: which floor and which timeout of SYNs its connections get, by what the
+//! programs reported of those that are over. A share of connections keeps the kernel's timers.
+
+use thalweg_bpf_types::raw;
+
+use super::ladder::Ladder;
+
+/// Connections that had a timeout before a floor is tried.
+const TIMED_OUT: u32 = 2;
+/// Data segments of connections with a floor, and retransmissions among them, before a lower one is
+/// tried.
+const STEP_SEGS: f64 = 1000.0;
+const STEP_RETRANS: f64 = 20.0;
+/// Largest share of segments that were spurious retransmissions beyond those of the control group.
+const SPURIOUS_SEGS: f64 = 0.005;
+/// Largest share of short exchanges with one, likewise.
+const SPURIOUS_EXCHANGES: f64 = 0.02;
+/// Least number of either.
+const SPURIOUS_LEAST: f64 = 3.0;
+/// Segments of the longest short exchange.
+const EXCHANGE_SEGS: u32 = 100;
+/// Largest ratio of retransmissions to those of the control group, and what chance may add.
+const RETRANS_RATIO: f64 = 1.2;
+const RETRANS_CHANCE: f64 = 0.001;
+/// Largest extra time of transfers against the control group, bits, and in standard errors.
+const SLOWER_BITS: f64 = 0.1;
+const SLOWER_ERRORS: f64 = 2.5;
+/// Connections of each group before times are compared.
+const COMPARED: f64 = 6.0;
+/// Connections to the network before a SYN's timeout is set, and before it is shortened.
+const SYN_CONNECTIONS: u32 = 8;
+const SYN_STEP: u32 = 50;
+/// Weight of old connections against a new one.
+const MEMORY: f64 = 1000.0;
+/// Wait after harm; doubled each time, up to a day.
+const WAIT_NS: u64 = 600_000_000_000;
+const WAIT_MAX_NS: u64 = 86_400_000_000_000;
+
+/// Groups of connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Draw {
+    Control = 0,
+    Drawn = 1,
+}
+
+/// Mean and variance of the times of transfers, bits (log₂ of µs a byte).
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Times {
+    weight: f64,
+    mean: f64,
+    squares: f64,
+}
+
+impl Times {
+    fn add(&mut self, bits: f64) {
+        if self.weight >= MEMORY {
+            self.weight *= 0.5;
+            self.squares *= 0.5;
+        }
+        self.weight += 1.0;
+        let off = bits - self.mean;
+        self.mean += off / self.weight;
+        self.squares += off * (bits - self.mean);
+    }
+
+    /// Variance of the mean.
+    fn error_squared(&self) -> f64 {
+        self.squares / (self.weight - 1.0).max(1.0) / self.weight.max(1.0)
+    }
+}
+
+/// Sums over connections of a group at the present step.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Sums {
+    connections: f64,
+    segs: f64,
+    retrans: f64,
+    dsacks: f64,
+    /// Short exchanges, and those with a spurious retransmission.
+    exchanges: f64,
+    spurious_exchanges: f64,
+    /// Times of transfers of few segments, and of the others.
+    times: [Times; 2],
+}
+
+impl Sums {
+    fn add(&mut self, report: &raw::thalweg_timers_report) {
+        self.connections += 1.0;
+        self.segs += f64::from(report.segs_out);
+        self.retrans += f64::from(report.retrans);
+        self.dsacks += f64::from(report.dsacks);
+        let is_long = report.segs_out > EXCHANGE_SEGS;
+        if !is_long {
+            self.exchanges += 1.0;
+            self.spurious_exchanges += f64::from(u8::from(report.dsacks > 0));
+        }
+        if report.busy_us > 0 && report.bytes > 0 {
+            let bits = (report.busy_us as f64 / report.bytes as f64).log2();
+            self.times[usize::from(is_long)].add(bits);
+        }
+    }
+
+    fn share(part: f64, of: f64) -> f64 {
+        if of > 0.0 { part / of } else { 0.0 }
+    }
+}
+
+/// Effect of the timers: times of drawn connections against the control group's.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Effect {
+    /// Difference of the mean logarithms, bits; −1 is half of the time.
+    pub bits: f64,
+    /// Its standard error.
+    pub error_bits: f64,
+}
+
+/// Why a network has the kernel's timers again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Harm {
+    /// Too many segments were sent again for nothing.
+    Spurious,
+    /// More segments were sent again than in the control group.
+    Retransmitted,
+    /// Transfers took longer than in the control group.
+    Slower,
+}
+
+/// State of the floor or of the SYN's timeout.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Ascent {
+    /// Step of the ladder in force; 0: the kernel's value.
+    step: usize,
+    /// Highest step that may be tried; `None`: any.
+    highest: Option<usize>,
+    /// CLOCK_MONOTONIC before which no step is taken.
+    waits_until_ns: u64,
+    /// Length of the next wait; 0: the first.
+    wait_ns: u64,
+}
+
+impl Ascent {
+    fn may_go_to(&self, step: usize, now_ns: u64) -> bool {
+        now_ns >= self.waits_until_ns && self.highest.is_none_or(|highest| step <= highest)
+    }
+
+    /// Takes the kernel's value back. After the wait steps below the harmful one are tried.
+    fn fall(&mut self, now_ns: u64) {
+        self.highest = Some(self.step.saturating_sub(1).max(1));
+        self.step = 0;
+        self.wait_ns = (2 * self.wait_ns).clamp(WAIT_NS, WAIT_MAX_NS);
+        self.waits_until_ns = now_ns + self.wait_ns;
+    }
+}
+
+/// What is known of a network.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Network {
+    /// Longest round trips, µs: rises at once, falls slowly.
+    longest_rtt_us: f64,
+    connections: u32,
+    timed_out: u32,
+    timeouts: u64,
+    /// Connections since the last step of the SYN's timeout, and SYNs that were sent again for nothing.
+    syn_connections: u32,
+    syn_spurious: u32,
+    floor: Ascent,
+    syn: Ascent,
+    groups: [Sums; 2],
+    harm: Option<Harm>,
+    /// CLOCK_MONOTONIC of the last report.
+    pub seen_ns: u64,
+}
+
+/// Timers for new connections to a network.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Timers {
+    /// Floor, µs; 0: the kernel's.
+    pub floor_us: u32,
+    /// Whether it is for connections alone that had a timeout.
+    pub after_timeout: bool,
+    /// First timeout of a SYN, µs; 0: the kernel's.
+    pub syn_us: u32,
+}
+
+impl Timers {
+    /// Whether any differs from the kernel's.
+    pub fn are_set(&self) -> bool {
+        self.floor_us != 0 || self.syn_us != 0
+    }
+}
+
+impl Network {
+    /// The timers for new connections.
+    pub fn timers(&self, ladder: &Ladder) -> Timers {
+        let floor_us = ladder.floor_us(self.floor.step, self.longest_rtt_us);
+        Timers {
+            floor_us: floor_us.unwrap_or(0),
+            after_timeout: self.timeouts < u64::from(self.connections),
+            syn_us: ladder
+                .syn_us(self.syn.step, self.longest_rtt_us)
+                .unwrap_or(0),
+        }
+    }
+
+    /// Effect on transfers, weighted by precision over short and long ones; `None`: not known yet.
+    pub fn effect(&self) -> Option<Effect> {
+        let [control, drawn] = &self.groups;
+        let parts = control.times.iter().zip(&drawn.times);
+        let (mut precision, mut sum) = (0.0, 0.0);
+        for (control, drawn) in parts {
+            if control.weight < COMPARED || drawn.weight < COMPARED {
+                continue;
+            }
+            let squared = (control.error_squared() + drawn.error_squared()).max(1e-9);
+            precision += 1.0 / squared;
+            sum += (drawn.mean - control.mean) / squared;
+        }
+        (precision > 0.0).then(|| Effect {
+            bits: sum / precision,
+            error_bits: precision.recip().sqrt(),
+        })
+    }
+
+    /// Reason of the last fall to the kernel's floor.
+    pub fn harm(&self) -> Option<Harm> {
+        self.harm
+    }
+
+    /// Connections that are over: all, those of the control group, and those with the present timers.
+    pub fn counts(&self) -> (u32, f64, f64) {
+        let [control, drawn] = &self.groups;
+        (self.connections, control.connections, drawn.connections)
+    }
+
+    /// Shares of segments that were sent again, and for nothing: control group, then drawn.
+    pub fn losses(&self) -> [(f64, f64); 2] {
+        self.groups.map(|it| {
+            (
+                Sums::share(it.retrans, it.segs),
+                Sums::share(it.dsacks, it.segs),
+            )
+        })
+    }
+
+    /// Longest round trips, µs; 0: none was measured.
+    pub fn longest_rtt_us(&self) -> f64 {
+        self.longest_rtt_us
+    }
+
+    /// Notes a connection that is over, and takes a step where one is due.
+    pub fn note(&mut self, report: &raw::thalweg_timers_report, ladder: &Ladder, now_ns: u64) {
+        self.seen_ns = now_ns;
+        self.connections = self.connections.saturating_add(1);
+        if report.min_rtt_us != 0 {
+            let rtt_us = f64::from(report.srtt_us.max(report.min_rtt_us));
+            // A hundred connections halve it.
+            self.longest_rtt_us = rtt_us.max(self.longest_rtt_us * 0.993);
+        }
+        self.note_syn(report, ladder, now_ns);
+        self.timed_out = (self.timed_out).saturating_add(u32::from(report.timeouts > 0));
+        self.timeouts += u64::from(report.timeouts);
+        let flags = u32::from(report.flags);
+        if flags & (raw::THALWEG_TIMED_OWNED | raw::THALWEG_TIMED_NO_SACK) != 0 {
+            return;
+        }
+        let is_drawn = flags & raw::THALWEG_TIMED_DRAWN != 0;
+        // Connections that began before the last step say nothing of the present floor.
+        if is_drawn && report.floor_us != self.timers(ladder).floor_us {
+            return;
+        }
+        let group = if is_drawn { Draw::Drawn } else { Draw::Control };
+        self.groups[group as usize].add(report);
+        self.step_floor(ladder, now_ns);
+    }
+
+    fn step_floor(&mut self, ladder: &Ladder, now_ns: u64) {
+        if self.floor.step > 0
+            && let Some(harm) = self.found_harm()
+        {
+            self.harm = Some(harm);
+            self.floor.fall(now_ns);
+            self.groups = Default::default();
+            return;
+        }
+        let next = self.floor.step + 1;
+        let drawn = &self.groups[Draw::Drawn as usize];
+        let is_due = match self.floor.step {
+            0 => self.timed_out >= TIMED_OUT,
+            _ => drawn.segs >= STEP_SEGS && drawn.retrans >= STEP_RETRANS,
+        };
+        let is_there = ladder.floor_us(next, self.longest_rtt_us).is_some();
+        if is_due && is_there && self.longest_rtt_us > 0.0 && self.floor.may_go_to(next, now_ns) {
+            self.floor.step = next;
+            // The control group's connections had the same timers before.
+            self.groups[Draw::Drawn as usize] = Sums::default();
+        }
+    }
+
+    /// Harm of the present floor.
+    fn found_harm(&self) -> Option<Harm> {
+        let [control, drawn] = &self.groups;
+        let beyond = |part: f64, whole: f64, of_control: f64, most: f64| {
+            let excess = part - of_control * whole;
+            excess >= SPURIOUS_LEAST && excess > most * whole
+        };
+        let usual = Sums::share(control.dsacks, control.segs);
+        let usual_exchanges = Sums::share(control.spurious_exchanges, control.exchanges);
+        if beyond(drawn.dsacks, drawn.segs, usual, SPURIOUS_SEGS)
+            || beyond(
+                drawn.spurious_exchanges,
+                drawn.exchanges,
+                usual_exchanges,
+                SPURIOUS_EXCHANGES,
+            )
+        {
+            return Some(Harm::Spurious);
+        }
+        let resent = Sums::share(drawn.retrans, drawn.segs);
+        let usual = Sums::share(control.retrans, control.segs);
+        let are_many = control.retrans >= 50.0 && drawn.retrans >= 50.0;
+        let are_compared = control.connections >= COMPARED && drawn.connections >= COMPARED;
+        if are_many && are_compared && resent > RETRANS_RATIO * usual + RETRANS_CHANCE {
+            return Some(Harm::Retransmitted);
+        }
+        let effect = self.effect()?;
+        let is_slower =
+            effect.bits > SLOWER_BITS && effect.bits > SLOWER_ERRORS * effect.error_bits;
+        is_slower.then_some(Harm::Slower)
+    }
+
+    fn note_syn(&mut self, report: &raw::thalweg_timers_report, ladder: &Ladder, now_ns: u64) {
+        self.syn_connections = self.syn_connections.saturating_add(1);
+        // An answer that took longer than the timeout is to an earlier SYN.
+        if report.syn_us != 0 && report.handshake_rtt_us >= report.syn_us {
+            self.syn_spurious += 1;
+        }
+        let share = f64::from(self.syn_spurious) / f64::from(self.syn_connections);
+        if self.syn.step > 0
+            && f64::from(self.syn_spurious) >= SPURIOUS_LEAST
+            && share > SPURIOUS_EXCHANGES
+        {
+            self.syn.fall(now_ns);
+            (self.syn_connections, self.syn_spurious) = (0, 0);
+            return;
+        }
+        let next = self.syn.step + 1;
+        let needed = match self.syn.step {
+            0 => SYN_CONNECTIONS,
+            _ => SYN_STEP,
+        };
+        let is_there = ladder.syn_us(next, self.longest_rtt_us).is_some();
+        let is_due = self.syn_connections >= needed && self.longest_rtt_us > 0.0;
+        if is_due && is_there && self.syn.may_go_to(next, now_ns) {
+            self.syn.step = next;
+            (self.syn_connections, self.syn_spurious) = (0, 0);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use thalweg_bpf_types::raw;
+
+    use super::super::ladder::Ladder;
+    use super::{Harm, Network};
+
+    const LADDER: Ladder = Ladder {
+        tick_us: 4000,
+        least_us: 8000,
+    };
+    const DRAWN: u16 = (raw::THALWEG_TIMED_DRAWN | raw::THALWEG_TIMED_KNOWN) as u16;
+
+    /// A second of bulk data at 5 % of loss and no delay.
+    fn lossy(network: &Network) -> raw::thalweg_timers_report {
+        raw::thalweg_timers_report {
+            bytes: 50_000_000,
+            busy_us: 1_000_000,
+            segs_out: 35_000,
+            retrans: 1750,
+            min_rtt_us: 30,
+            srtt_us: 60,
+            timeouts: 4,
+            floor_us: network.timers(&LADDER).floor_us,
+            flags: DRAWN,
+            ..raw::thalweg_timers_report::default()
+        }
+    }
+
+    fn note(network: &mut Network, change: impl Fn(&mut raw::thalweg_timers_report)) {
+        let mut report = lossy(network);
+        change(&mut report);
+        network.note(&report, &LADDER, 1);
+    }
+
+    #[test]
+    fn floors_fall_connection_by_connection_where_losses_are_real() {
+        let mut network = Network::default();
+        let mut floors = Vec::new();
+        for _ in 0..6 {
+            floors.push(network.timers(&LADDER).floor_us);
+            note(&mut network, |_| {});
+        }
+        assert_eq!(floors, [0, 0, 48_000, 20_000, 8_000, 8_000]);
+        assert!(!network.timers(&LADDER).after_timeout);
+    }
+
+    #[test]
+    fn connections_without_timeouts_get_no_floor() {
+        let mut network = Network::default();
+        for _ in 0..1000 {
+            note(&mut network, |it| it.timeouts = 0);
+        }
+        assert_eq!(network.timers(&LADDER).floor_us, 0);
+    }
+
+    #[test]
+    fn spurious_retransmissions_take_the_floor_back_and_bound_the_next_try() {
+        let mut network = Network::default();
+        while network.timers(&LADDER).floor_us != 8000 {
+            note(&mut network, |_| {});
+        }
+        note(&mut network, |it| it.dsacks = 400);
+        assert_eq!(network.timers(&LADDER).floor_us, 0);
+        assert_eq!(network.harm(), Some(Harm::Spurious));
+        // Within the wait nothing is tried, after it nothing as low.
+        for _ in 0..10 {
+            note(&mut network, |_| {});
+        }
+        assert_eq!(network.timers(&LADDER).floor_us, 0);
+        let later = 1 + super::WAIT_NS;
+        let mut least = u32::MAX;
+        for _ in 0..10 {
+            let report = lossy(&network);
+            network.note(&report, &LADDER, later);
+            least = least.min(network.timers(&LADDER).floor_us);
+        }
+        assert_eq!(least, 20_000);
+    }
+
+    #[test]
+    fn duplicates_that_the_control_group_has_too_are_no_harm() {
+        let mut network = Network::default();
+        for _ in 0..20 {
+            note(&mut network, |it| it.dsacks = 400);
+            note(&mut network, |it| {
+                it.dsacks = 400;
+                it.flags = raw::THALWEG_TIMED_KNOWN as u16;
+            });
+        }
+        assert_eq!(network.timers(&LADDER).floor_us, 8000);
+        assert_eq!(network.harm(), None);
+    }
+
+    #[test]
+    fn slower_transfers_take_the_floor_back() {
+        let mut network = Network::default();
+        for number in 0u64..40 {
+            note(&mut network, |it| {
+                it.busy_us = 1_500_000 + 1000 * number;
+            });
+            note(&mut network, |it| {
+                it.busy_us += 1000 * number;
+                it.flags = raw::THALWEG_TIMED_KNOWN as u16;
+            });
+        }
+        assert_eq!(network.harm(), Some(Harm::Slower));
+        assert_eq!(network.timers(&LADDER).floor_us, 0);
+    }
+
+    #[test]
+    fn peers_that_tell_of_no_duplicates_get_no_floor() {
+        let mut network = Network::default();
+        for _ in 0..10 {
+            note(&mut network, |it| {
+                it.flags |= raw::THALWEG_TIMED_NO_SACK as u16;
+            });
+        }
+        assert_eq!(network.timers(&LADDER).floor_us, 0);
+    }
+
+    #[test]
+    fn syns_are_sent_again_sooner_until_answers_come_late() {
+        let mut network = Network::default();
+        let clean = |it: &mut raw::thalweg_timers_report| {
+            (it.timeouts, it.retrans) = (0, 0);
+        };
+        for _ in 0..8 {
+            assert_eq!(network.timers(&LADDER).syn_us, 0);
+            note(&mut network, clean);
+        }
+        assert_eq!(network.timers(&LADDER).syn_us, 60_000);
+        for _ in 0..50 {
+            note(&mut network, clean);
+        }
+        assert_eq!(network.timers(&LADDER).syn_us, 20_000);
+        for _ in 0..3 {
+            note(&mut network, |it| {
+                clean(it);
+                (it.syn_us, it.handshake_rtt_us, it.syn_retrans) = (20_000, 25_000, 1);
+            });
+        }
+        assert_eq!(network.timers(&LADDER).syn_us, 0);
+    }
+}
