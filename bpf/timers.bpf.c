@@ -8,8 +8,8 @@
  * retransmits by timeout (TCP_RTO_MIN), and a second before it sends a SYN again (RFC 6298), however
  * short the path is.
  *
- * The floor is set at a retransmission and taken back at the next RTT sample: it shortens the
- * timeout, after which an idle connection begins with its initial window again (net/ipv4/tcp_output.c,
+ * The floor is set at a retransmission and taken back at the next RTT sample, or, in networks of short
+ * connections, from the SYN to the first sample: it shortens the timeout, after which an idle connection begins with its initial window again (net/ipv4/tcp_output.c,
  * tcp_cwnd_restart). A connection without losses keeps the kernel's timeout for all of its life.
  *
  * connect() gives up after a number of SYNs, whatever their times: a connection that loses one gets a
@@ -41,9 +41,8 @@ struct {
 struct timed {
 	__u32 floor_us; /* in force; 0: none is */
 	__u32 syn_us; /* first timeout of the lost SYN; 0: the kernel's */
-	__u32 handshake_rtt_us; /* where a SYN was lost */
-	__u16 timeouts;
-	__u16 floors;
+	__u32 timeouts;
+	__u32 floors;
 	__u16 syn_retrans;
 	__u16 flags; /* enum thalweg_timed_flag */
 	__u32 usual_syn_count; /* to put back; 0: it was not changed */
@@ -135,22 +134,14 @@ static __always_inline int own_syn_count(struct context *c)
 }
 
 /* The kernel asks for the first timeout of a SYN, in ticks. What another program answered stays. */
-static __noinline int ask_timeout(struct bpf_sock_ops *ops)
+static __always_inline int ask_timeout(struct bpf_sock_ops *ops, struct context *c,
+				       const struct thalweg_timers *t)
 {
-	struct context c = {};
-	struct thalweg_timers *t;
-
-	/* Of a SYN-ACK there is no socket yet. */
-	if (ops->reply || !find_sock(&c, ops) || !find_tcp(&c))
-		return 0;
-	t = timers_of(&c);
-	if (!t || !t->syn_us || t->credit <= 0 || !are_valid(&c, t) || !is_drawn(&c, t))
-		return 0;
-	if (own_syn_count(&c) || is_of_policy(&c))
+	if (ops->reply || !t->syn_us || t->credit <= 0 || own_syn_count(c))
 		return 0;
 	/* Without it the number of SYNs would not grow when one is lost. */
-	if (bpf_sock_ops_cb_flags_set(ops, ops->bpf_sock_ops_cb_flags |
-						   BPF_SOCK_OPS_RETRANS_CB_FLAG))
+	if (bpf_sock_ops_cb_flags_set(ops,
+				      ops->bpf_sock_ops_cb_flags | BPF_SOCK_OPS_RETRANS_CB_FLAG))
 		return 0;
 	ops->reply = ticks_of(t->syn_us);
 	return 0;
@@ -202,7 +193,6 @@ static __noinline int answer_syn(struct bpf_sock_ops *ops)
 	timed = timed_of(&c, 0);
 	if (!timed)
 		return 0;
-	timed->handshake_rtt_us = ops->srtt_us >> 3;
 	count = timed->usual_syn_count;
 	if (count)
 		bpf_setsockopt(ops, SOL_TCP, TCP_SYNCNT, &count, sizeof(count));
@@ -211,19 +201,33 @@ static __noinline int answer_syn(struct bpf_sock_ops *ops)
 }
 
 #ifdef THALWEG_KERNEL_BTF
-/* Whether the connection's least timeout is the kernel's, and its peer tells of duplicates. */
-static __always_inline int takes_floor(struct context *c, struct timed *timed)
+/* Whether the connection's least timeout is the kernel's. */
+static __always_inline int is_usual(struct context *c, struct timed *timed)
 {
 	struct inet_connection_sock *icsk = (struct inet_connection_sock *)c->tcp;
+
+	if (icsk->icsk_rto_min == ticks_of(THALWEG_RTO_MIN_US) && !is_of_policy(c))
+		return 1;
+	timed->flags |= THALWEG_TIMED_OWNED;
+	return 0;
+}
+
+/* Likewise, and its peer tells of duplicates. */
+static __always_inline int takes_floor(struct context *c, struct timed *timed)
+{
 	struct tcp_options_received *options = &c->tcp->rx_opt;
 
-	if (icsk->icsk_rto_min != ticks_of(THALWEG_RTO_MIN_US) || is_of_policy(c))
-		timed->flags |= THALWEG_TIMED_OWNED;
-	if (!BPF_CORE_READ_BITFIELD(options, sack_ok))
-		timed->flags |= THALWEG_TIMED_NO_SACK;
-	return !(timed->flags & (THALWEG_TIMED_OWNED | THALWEG_TIMED_NO_SACK));
+	if (BPF_CORE_READ_BITFIELD(options, sack_ok))
+		return is_usual(c, timed);
+	timed->flags |= THALWEG_TIMED_NO_SACK;
+	return 0;
 }
 #else
+static __always_inline int is_usual(struct context *c, struct timed *timed)
+{
+	return 0;
+}
+
 static __always_inline int takes_floor(struct context *c, struct timed *timed)
 {
 	return 0;
@@ -234,6 +238,42 @@ static __always_inline int takes_floor(struct context *c, struct timed *timed)
 static __always_inline int set_floor(struct bpf_sock_ops *ops, int us)
 {
 	return bpf_setsockopt(ops, SOL_TCP, TCP_BPF_RTO_MIN, &us, sizeof(us));
+}
+
+/*
+ * Puts the floor in force until the next RTT sample. The SYN's SACK option is not known yet at the
+ * start: an ACK that comes without ends the floor all the same.
+ */
+static __always_inline int begin_floor(struct bpf_sock_ops *ops, struct context *c,
+				       const struct thalweg_timers *t, struct timed *timed)
+{
+	if (!timed || set_floor(ops, t->floor_us))
+		return 0;
+	timed->floor_us = t->floor_us;
+	timed->floors++;
+	add_callbacks(ops, BPF_SOCK_OPS_RTT_CB_FLAG);
+	return 0;
+}
+
+/* A connection is opened here. Of one that is accepted there is no socket at this point. */
+static __noinline int start(struct bpf_sock_ops *ops)
+{
+	struct context c = {};
+	struct thalweg_timers *t;
+	struct timed *timed;
+
+	if (!find_sock(&c, ops) || !find_tcp(&c))
+		return 0;
+	t = timers_of(&c);
+	if (!t || !are_valid(&c, t) || !is_drawn(&c, t) || is_of_policy(&c))
+		return 0;
+	ask_timeout(ops, &c, t);
+	if (!t->floor_us || !(t->flags & THALWEG_TIMERS_FROM_START))
+		return 0;
+	timed = timed_of(&c, BPF_SK_STORAGE_GET_F_CREATE);
+	if (timed && is_usual(&c, timed))
+		begin_floor(ops, &c, t, timed);
+	return 0;
 }
 
 /* A segment was sent again: the connection recovers. */
@@ -255,21 +295,22 @@ static __noinline int recover(struct bpf_sock_ops *ops)
 		return 0;
 	if (!timed)
 		timed = timed_of(&c, BPF_SK_STORAGE_GET_F_CREATE);
-	if (!timed || !find_tcp(&c) || !takes_floor(&c, timed) || set_floor(ops, t->floor_us))
+	if (!timed || !find_tcp(&c) || !takes_floor(&c, timed))
 		return 0;
-	timed->floor_us = t->floor_us;
-	timed->floors++;
-	add_callbacks(ops, BPF_SOCK_OPS_RTT_CB_FLAG);
-	return 0;
+	return begin_floor(ops, &c, t, timed);
 }
 
-/* A sample of the RTT ends the recovery. The kernel calls once a round trip. */
+/*
+ * A sample of the RTT ends the recovery. The kernel calls once a round trip. That of the handshake
+ * leaves a floor in force: the timeout of the first data is computed after it, from the RTT that is
+ * remembered of the host (net/ipv4/tcp_metrics.c, tcp_init_metrics).
+ */
 static __noinline int end_recovery(struct bpf_sock_ops *ops)
 {
 	struct context c = {};
 	struct timed *timed;
 
-	if (!find_sock(&c, ops))
+	if (ops->state == BPF_TCP_SYN_SENT || !find_sock(&c, ops))
 		return 0;
 	timed = timed_of(&c, 0);
 	if (!timed || !timed->floor_us || set_floor(ops, THALWEG_RTO_MIN_US))
@@ -325,7 +366,6 @@ static __always_inline int fill_report(struct context *c, struct thalweg_timers_
 		report->floors = timed->floors;
 		report->syn_retrans = timed->syn_retrans;
 		report->syn_us = timed->syn_us;
-		report->handshake_rtt_us = timed->handshake_rtt_us;
 		report->flags = timed->flags;
 	}
 	t = timers_of(c);
@@ -365,7 +405,7 @@ int timers_sockops(struct bpf_sock_ops *ops)
 {
 	switch (ops->op) {
 	case BPF_SOCK_OPS_TIMEOUT_INIT:
-		ask_timeout(ops);
+		start(ops);
 		break;
 	case BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB:
 		answer_syn(ops);

@@ -38,6 +38,8 @@ struct thalweg_timers {
 enum thalweg_timers_flag {
 	/* The floor is for connections that have had a timeout. */
 	THALWEG_TIMERS_AFTER_TIMEOUT = 1 << 0,
+	/* The floor is in force from the SYN to the first RTT sample after the handshake. */
+	THALWEG_TIMERS_FROM_START = 1 << 1,
 };
 
 /* A connection that is over. */
@@ -53,9 +55,8 @@ struct thalweg_timers_report {
 	__u32 srtt_us;
 	__u32 floor_us; /* floor of the connection's network and draw; 0: the kernel's */
 	__u32 syn_us; /* likewise, first timeout of the SYN */
-	__u32 handshake_rtt_us; /* where the SYN was sent again; else 0 */
-	__u16 timeouts;
-	__u16 floors; /* times that the floor was set */
+	__u32 timeouts;
+	__u32 floors; /* times that the floor was set */
 	__u16 syn_retrans;
 	__u16 flags; /* enum thalweg_timed_flag */
 };

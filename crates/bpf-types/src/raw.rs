@@ -497,6 +497,7 @@ pub struct thalweg_timers {
     pub credit: __s32,
 }
 pub const THALWEG_TIMERS_AFTER_TIMEOUT: thalweg_timers_flag = 1;
+pub const THALWEG_TIMERS_FROM_START: thalweg_timers_flag = 2;
 pub type thalweg_timers_flag = ::std::os::raw::c_uint;
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
@@ -512,9 +513,8 @@ pub struct thalweg_timers_report {
     pub srtt_us: __u32,
     pub floor_us: __u32,
     pub syn_us: __u32,
-    pub handshake_rtt_us: __u32,
-    pub timeouts: __u16,
-    pub floors: __u16,
+    pub timeouts: __u32,
+    pub floors: __u32,
     pub syn_retrans: __u16,
     pub flags: __u16,
 }

@@ -191,6 +191,16 @@ impl HostKey {
         }
     }
 
+    /// Whether it is the key of a prefix's network, or of a host in there.
+    pub fn is_within(&self, network: &Self) -> bool {
+        let is_of = matches!(self.level, Level::Host | Level::Prefix);
+        let bits = u128::from_be_bytes(self.addr) & prefix_mask(network.prefix_len as u8);
+        is_of
+            && self.netns == network.netns
+            && self.prefix_len >= network.prefix_len
+            && bits.to_be_bytes() == network.addr
+    }
+
     /// The number of a named network.
     pub fn network_number(&self) -> u64 {
         u128::from_be_bytes(self.addr) as u64

@@ -39,7 +39,7 @@ mod show;
 mod view;
 
 use ladder::{Ladder, SynRetries};
-use network::{Network, Timers};
+use network::{Network, Timers, When};
 use programs::{Loaded, Programs};
 
 /// Interval at which timers in the kernel are renewed, and their life without that.
@@ -48,7 +48,7 @@ const LIFE_NS: u64 = 120_000_000_000;
 /// Share of connections with their network's timers, Q16, and number of them after which it grows.
 const FIRST_SHARE_Q16: u32 = raw::THALWEG_ONE_Q16 / 8 * 7;
 const SHARE_Q16: u32 = raw::THALWEG_ONE_Q16 / 32 * 31;
-const FIRST_CONNECTIONS: f64 = 500.0;
+const FIRST_CONNECTIONS: u32 = 200;
 
 /// `[timers]`.
 #[derive(Debug, PartialEq, Eq)]
@@ -107,13 +107,14 @@ impl Session {
         };
         let Timers {
             floor_us,
-            after_timeout,
+            when,
             syn_us,
         } = network.timers(&self.ladder);
-        let (_, _, drawn) = network.counts();
-        let flags = match after_timeout {
-            true => raw::THALWEG_TIMERS_AFTER_TIMEOUT,
-            false => 0,
+        let (connections, ..) = network.counts();
+        let flags = match when {
+            When::AfterTimeout => raw::THALWEG_TIMERS_AFTER_TIMEOUT,
+            When::Always => 0,
+            When::FromStart => raw::THALWEG_TIMERS_FROM_START,
         };
         let timers = raw::thalweg_timers {
             until_ns: system::monotonic_ns() + LIFE_NS,
@@ -126,7 +127,7 @@ impl Session {
                 syn_us
             }),
             usual_syn_count: retries.retries,
-            share_q16: match drawn < FIRST_CONNECTIONS {
+            share_q16: match connections < FIRST_CONNECTIONS {
                 true => FIRST_SHARE_Q16,
                 false => SHARE_Q16,
             },
@@ -202,6 +203,10 @@ impl State {
             let after = network.timers(&session.ladder);
             if before != after && (before.are_set() || after.are_set()) {
                 session.write(&key, network)?;
+            }
+            // Which arm is best depends on how long its timeouts are.
+            if before.floor_us != after.floor_us {
+                context.kernel.forget_network(&key)?;
             }
         }
         Ok(())

@@ -12,7 +12,7 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use thalweg_bpf_objects::names::learn::maps as names;
 use thalweg_bpf_types::{arm_name, arm_name_bytes, bytes_of, earlier, from_bytes, raw};
 use thalweg_control::system;
-use thalweg_learner::{ArmState, Host, MAX_ARMS, Mode};
+use thalweg_learner::{ArmState, Host, HostKey, MAX_ARMS, Mode};
 
 use super::Kernel;
 
@@ -430,6 +430,22 @@ impl Kernel {
             for (key, host) in &batch {
                 if !key.level.is_window() && knows(host, arms) {
                     self.forget_arms_of(key, arms)?;
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// Clears all arms of the records of a network and of its hosts: they were measured under other
+    /// conditions.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn forget_network(&self, network: &HostKey) -> Result<()> {
+        self.walk_records(|batch| {
+            for (key, _) in &batch {
+                if key.is_within(network) {
+                    self.forget_arms_of(key, u16::MAX)?;
                 }
             }
             Ok(())

@@ -20,5 +20,6 @@ mod many_hosts;
 mod nat64;
 mod networks;
 mod sampling;
+mod timers;
 mod virtual_time;
 mod windows;

@@ -24,12 +24,19 @@ const RETRANS_RATIO: f64 = 1.2;
 const RETRANS_CHANCE: f64 = 0.001;
 /// Largest extra time of transfers against the control group, bits, and in standard errors.
 const SLOWER_BITS: f64 = 0.1;
-const SLOWER_ERRORS: f64 = 2.5;
-/// Connections of each group before times are compared.
-const COMPARED: f64 = 6.0;
+const SLOWER_ERRORS: f64 = 4.0;
+/// Connections of each group before times are compared: each new one compares again.
+const COMPARED: f64 = 12.0;
 /// Connections to the network before a SYN's timeout is set, and before it is shortened.
 const SYN_CONNECTIONS: u32 = 8;
 const SYN_STEP: u32 = 50;
+/// Share of connections with a timeout from which on short ones have a floor from their start.
+const SHORT_TIMED_OUT: f64 = 0.01;
+/// Connections that the mean number of segments is of.
+const MEAN_OF: u32 = 64;
+/// Steps of the estimate of long round trips: half a bit up, a ninth of that down.
+const RTT_RISE: f64 = std::f64::consts::SQRT_2;
+const RTT_FALL: f64 = 0.962_232_187;
 /// Weight of old connections against a new one.
 const MEMORY: f64 = 1000.0;
 /// Wait after harm; doubled each time, up to a day.
@@ -155,11 +162,13 @@ impl Ascent {
 /// What is known of a network.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Network {
-    /// Longest round trips, µs: rises at once, falls slowly.
+    /// Round trips that one connection in ten exceeds, µs.
     longest_rtt_us: f64,
     connections: u32,
     timed_out: u32,
     timeouts: u64,
+    /// Discounted mean of the data segments of a connection.
+    mean_segs: f64,
     /// Connections since the last step of the SYN's timeout, and SYNs that were sent again for nothing.
     syn_connections: u32,
     syn_spurious: u32,
@@ -171,13 +180,25 @@ pub struct Network {
     pub seen_ns: u64,
 }
 
+/// When a floor is in force, beside from each retransmission to the next RTT sample.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum When {
+    /// Once a connection has had a timeout.
+    #[default]
+    AfterTimeout,
+    /// In all connections.
+    Always,
+    /// In all connections, and from the SYN to the first RTT sample.
+    FromStart,
+}
+
 /// Timers for new connections to a network.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Timers {
     /// Floor, µs; 0: the kernel's.
     pub floor_us: u32,
-    /// Whether it is for connections alone that had a timeout.
-    pub after_timeout: bool,
+    /// When the floor is in force.
+    pub when: When,
     /// First timeout of a SYN, µs; 0: the kernel's.
     pub syn_us: u32,
 }
@@ -195,10 +216,24 @@ impl Network {
         let floor_us = ladder.floor_us(self.floor.step, self.longest_rtt_us);
         Timers {
             floor_us: floor_us.unwrap_or(0),
-            after_timeout: self.timeouts < u64::from(self.connections),
+            when: self.when(),
             syn_us: ladder
                 .syn_us(self.syn.step, self.longest_rtt_us)
                 .unwrap_or(0),
+        }
+    }
+
+    /// A timeout costs long connections little unless more come; of short ones it is most of their time.
+    fn when(&self) -> When {
+        let connections = f64::from(self.connections);
+        if self.timeouts as f64 >= connections {
+            When::Always
+        } else if f64::from(self.timed_out) >= SHORT_TIMED_OUT * connections
+            && self.mean_segs <= f64::from(EXCHANGE_SEGS)
+        {
+            When::FromStart
+        } else {
+            When::AfterTimeout
         }
     }
 
@@ -251,14 +286,12 @@ impl Network {
     pub fn note(&mut self, report: &raw::thalweg_timers_report, ladder: &Ladder, now_ns: u64) {
         self.seen_ns = now_ns;
         self.connections = self.connections.saturating_add(1);
-        if report.min_rtt_us != 0 {
-            let rtt_us = f64::from(report.srtt_us.max(report.min_rtt_us));
-            // A hundred connections halve it.
-            self.longest_rtt_us = rtt_us.max(self.longest_rtt_us * 0.993);
-        }
+        self.note_rtt(report);
         self.note_syn(report, ladder, now_ns);
         self.timed_out = (self.timed_out).saturating_add(u32::from(report.timeouts > 0));
         self.timeouts += u64::from(report.timeouts);
+        let weight = f64::from(self.connections.min(MEAN_OF));
+        self.mean_segs += (f64::from(report.segs_out) - self.mean_segs) / weight;
         let flags = u32::from(report.flags);
         if flags & (raw::THALWEG_TIMED_OWNED | raw::THALWEG_TIMED_NO_SACK) != 0 {
             return;
@@ -271,6 +304,26 @@ impl Network {
         let group = if is_drawn { Draw::Drawn } else { Draw::Control };
         self.groups[group as usize].add(report);
         self.step_floor(ladder, now_ns);
+    }
+
+    /// Follows the round trips that one connection in ten exceeds (a stochastic approximation of the
+    /// quantile). A handshake that lost a packet counts as a round trip of a second: only the least one
+    /// is the path's.
+    fn note_rtt(&mut self, report: &raw::thalweg_timers_report) {
+        let is_clean = report.retrans == 0 && report.syn_retrans == 0;
+        let rtt_us = match is_clean {
+            true => report.srtt_us.max(report.min_rtt_us),
+            false => report.min_rtt_us,
+        };
+        let rtt_us = f64::from(rtt_us);
+        if report.min_rtt_us == 0 {
+            return;
+        }
+        self.longest_rtt_us = match self.longest_rtt_us {
+            0.0 => rtt_us,
+            before if rtt_us > before => rtt_us.min(before * RTT_RISE),
+            before => rtt_us.max(before * RTT_FALL),
+        };
     }
 
     fn step_floor(&mut self, ladder: &Ladder, now_ns: u64) {
@@ -330,8 +383,8 @@ impl Network {
 
     fn note_syn(&mut self, report: &raw::thalweg_timers_report, ladder: &Ladder, now_ns: u64) {
         self.syn_connections = self.syn_connections.saturating_add(1);
-        // An answer that took longer than the timeout is to an earlier SYN.
-        if report.syn_us != 0 && report.handshake_rtt_us >= report.syn_us {
+        // An answer to an earlier SYN: no round trip was shorter than the timeout.
+        if report.syn_us != 0 && report.min_rtt_us >= report.syn_us {
             self.syn_spurious += 1;
         }
         let share = f64::from(self.syn_spurious) / f64::from(self.syn_connections);
@@ -362,7 +415,7 @@ mod tests {
     use thalweg_bpf_types::raw;
 
     use super::super::ladder::Ladder;
-    use super::{Harm, Network};
+    use super::{Harm, Network, When};
 
     const LADDER: Ladder = Ladder {
         tick_us: 4000,
@@ -401,7 +454,43 @@ mod tests {
             note(&mut network, |_| {});
         }
         assert_eq!(floors, [0, 0, 48_000, 20_000, 8_000, 8_000]);
-        assert!(!network.timers(&LADDER).after_timeout);
+        assert_eq!(network.timers(&LADDER).when, When::Always);
+    }
+
+    #[test]
+    fn handshakes_that_lost_a_packet_hide_no_short_path() {
+        let mut network = Network::default();
+        for number in 0..200 {
+            note(&mut network, |it| {
+                (it.retrans, it.timeouts, it.min_rtt_us) = (0, 0, 2000);
+                it.srtt_us = if number % 20 == 7 { 900_000 } else { 2200 };
+            });
+        }
+        let long = network.longest_rtt_us();
+        assert!((2000.0..4000.0).contains(&long), "{long}");
+        // A path that is longer now is known after a few connections.
+        for _ in 0..12 {
+            note(&mut network, |it| {
+                (it.retrans, it.timeouts, it.min_rtt_us, it.srtt_us) = (0, 0, 100_000, 100_000);
+            });
+        }
+        assert_eq!(network.longest_rtt_us(), 100_000.0);
+    }
+
+    #[test]
+    fn short_connections_have_their_floor_from_the_start() {
+        let mut network = Network::default();
+        for number in 0..200 {
+            note(&mut network, |it| {
+                (it.segs_out, it.retrans, it.bytes) = (10, 1, 10_000);
+                it.timeouts = u32::from(number % 20 == 0);
+            });
+        }
+        assert_eq!(network.timers(&LADDER).when, When::FromStart);
+        for _ in 0..100 {
+            note(&mut network, |it| it.timeouts = 0);
+        }
+        assert_eq!(network.timers(&LADDER).when, When::AfterTimeout);
     }
 
     #[test]
@@ -496,7 +585,7 @@ mod tests {
         for _ in 0..3 {
             note(&mut network, |it| {
                 clean(it);
-                (it.syn_us, it.handshake_rtt_us, it.syn_retrans) = (20_000, 25_000, 1);
+                (it.syn_us, it.min_rtt_us, it.syn_retrans) = (20_000, 25_000, 1);
             });
         }
         assert_eq!(network.timers(&LADDER).syn_us, 0);
