@@ -46,7 +46,7 @@ use programs::{Loaded, Programs};
 const RENEW: Duration = Duration::from_secs(30);
 const LIFE_NS: u64 = 120_000_000_000;
 /// Share of connections with their network's timers, Q16, and number of them after which it grows.
-const FIRST_SHARE_Q16: u32 = raw::THALWEG_ONE_Q16 / 8 * 7;
+const FIRST_SHARE_Q16: u32 = raw::THALWEG_ONE_Q16 / 16 * 15;
 const SHARE_Q16: u32 = raw::THALWEG_ONE_Q16 / 32 * 31;
 const FIRST_CONNECTIONS: u32 = 200;
 
@@ -204,8 +204,8 @@ impl State {
             if before != after && (before.are_set() || after.are_set()) {
                 session.write(&key, network)?;
             }
-            // Which arm is best depends on how long its timeouts are.
-            if before.floor_us != after.floor_us {
+            // What was measured before was ruled by which connection lost a retransmission.
+            if (before.floor_us == 0) != (after.floor_us == 0) {
                 context.kernel.forget_network(&key)?;
             }
         }

@@ -136,7 +136,7 @@ fn floor_falls_where_losses_are_random_and_is_in_force_while_a_connection_recove
     let status = String::from_utf8(bed.thalweg(&["status"]).stdout).unwrap();
     assert!(status.contains("networks"), "{status}");
 
-    // One connection in eight keeps the kernel's: of six all do in one of 260,000 runs.
+    // One connection in 16 keeps the kernel's: of six all do in one of 17 million runs.
     if are_told() {
         let mut sender = bed.python(Side::Client, LEAST_TIMEOUTS, &[&address, "8000", "200000"]);
         assert_eq!(sender.line(), "8000");
