@@ -15,10 +15,13 @@
  * connect() gives up after a number of SYNs, whatever their times: a connection that loses one gets a
  * number that takes as long as usual, and its own back once it is established.
  *
- * Without kernel BTF a connection's own least timeout, and whether its peer acknowledges
- * selectively, cannot be read: then the floor is never set.
+ * It needs the kernel's BTF: else a connection's own timeouts, and whether its peer acknowledges
+ * selectively, could not be read.
  */
+#define THALWEG_KERNEL_BTF
+
 #include <linux/bpf.h>
+#include <bpf/bpf_core_read.h>
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
@@ -27,6 +30,9 @@
 char LICENSE[] SEC("license") = "GPL";
 
 #define TCP_SYNCNT 7
+
+/* The kernel's first timeout of a SYN (TCP_TIMEOUT_INIT, include/net/tcp.h). */
+#define USUAL_SYN_US 1000000
 
 /* Timers by network (the level of prefixes). Written by the agent. */
 struct {
@@ -123,21 +129,16 @@ static __always_inline int is_of_policy(struct context *c)
 	return mark && *mark & THALWEG_OWNED_BY_POLICY;
 }
 
-/* Retransmissions of a SYN that an application asked for; 0: it did not. */
-static __always_inline int own_syn_count(struct context *c)
+static __always_inline struct inet_connection_sock *connection_of(struct context *c)
 {
-#ifdef THALWEG_KERNEL_BTF
-	return ((struct inet_connection_sock *)c->tcp)->icsk_syn_retries;
-#else
-	return 0;
-#endif
+	return (struct inet_connection_sock *)c->tcp;
 }
 
 /* The kernel asks for the first timeout of a SYN, in ticks. What another program answered stays. */
 static __always_inline int ask_timeout(struct bpf_sock_ops *ops, struct context *c,
 				       const struct thalweg_timers *t)
 {
-	if (ops->reply || !t->syn_us || t->credit <= 0 || own_syn_count(c))
+	if (ops->reply || !t->syn_us || t->credit <= 0 || connection_of(c)->icsk_syn_retries)
 		return 0;
 	/* Without it the number of SYNs would not grow when one is lost. */
 	if (bpf_sock_ops_cb_flags_set(ops,
@@ -162,8 +163,11 @@ static __noinline int lose_syn(struct bpf_sock_ops *ops)
 		return 0;
 	if (timed->syn_retrans++)
 		return 0;
+	/* The first timeout is the kernel's where the network had none, or no credit. */
+	if (connection_of(&c)->icsk_rto >= ticks_of(USUAL_SYN_US) || is_of_policy(&c))
+		return 0;
 	t = timers_of(&c);
-	if (!t || !t->syn_count || own_syn_count(&c) || !is_drawn(&c, t))
+	if (!t || !t->syn_count || connection_of(&c)->icsk_syn_retries || !is_drawn(&c, t))
 		return 0;
 	count = t->syn_count;
 	if (bpf_setsockopt(ops, SOL_TCP, TCP_SYNCNT, &count, sizeof(count)))
@@ -200,13 +204,10 @@ static __noinline int answer_syn(struct bpf_sock_ops *ops)
 	return 0;
 }
 
-#ifdef THALWEG_KERNEL_BTF
 /* Whether the connection's least timeout is the kernel's. */
 static __always_inline int is_usual(struct context *c, struct timed *timed)
 {
-	struct inet_connection_sock *icsk = (struct inet_connection_sock *)c->tcp;
-
-	if (icsk->icsk_rto_min == ticks_of(THALWEG_RTO_MIN_US) && !is_of_policy(c))
+	if (connection_of(c)->icsk_rto_min == ticks_of(THALWEG_RTO_MIN_US) && !is_of_policy(c))
 		return 1;
 	timed->flags |= THALWEG_TIMED_OWNED;
 	return 0;
@@ -222,17 +223,6 @@ static __always_inline int takes_floor(struct context *c, struct timed *timed)
 	timed->flags |= THALWEG_TIMED_NO_SACK;
 	return 0;
 }
-#else
-static __always_inline int is_usual(struct context *c, struct timed *timed)
-{
-	return 0;
-}
-
-static __always_inline int takes_floor(struct context *c, struct timed *timed)
-{
-	return 0;
-}
-#endif
 
 /* Sets the least retransmission timeout; 0 or -errno. */
 static __always_inline int set_floor(struct bpf_sock_ops *ops, int us)
@@ -332,16 +322,6 @@ static __noinline int count_timeout(struct bpf_sock_ops *ops)
 	return 0;
 }
 
-/* Whether the connection stays on the machine. */
-static __always_inline int is_at_home(struct context *c)
-{
-#ifdef THALWEG_KERNEL_BTF
-	return is_routed_home(c->tcp);
-#else
-	return is_local(c->ops, c->sk, 0);
-#endif
-}
-
 /* Fills a report; 0 if there is nothing to tell. */
 static __always_inline int fill_report(struct context *c, struct thalweg_timers_report *report)
 {
@@ -390,7 +370,7 @@ static __noinline int end(struct bpf_sock_ops *ops)
 
 	if (!find_sock(&c, ops) || !find_tcp(&c) || !find_key(&c) || is_outside(&c, &default_arm))
 		return 0;
-	if (is_at_home(&c) || !fill_report(&c, &report))
+	if (is_routed_home(c.tcp) || !fill_report(&c, &report))
 		return 0;
 	if (!bpf_ringbuf_output(&reports, &report, sizeof(report), BPF_RB_NO_WAKEUP))
 		return 0;

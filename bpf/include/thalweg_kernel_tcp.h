@@ -103,6 +103,7 @@ struct inet_connection_sock {
 	__u8 icsk_ca_state : 5;
 	__u8 icsk_ca_setsockopt : 1; /* somebody set it: an application or a program */
 	__u8 icsk_syn_retries; /* 0: as of the network namespace */
+	__u32 icsk_rto; /* ticks; the present timeout */
 	__u32 icsk_rto_min; /* ticks */
 };
 

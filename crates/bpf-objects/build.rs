@@ -43,7 +43,7 @@ fn main() -> Result<()> {
         names += &names_of(&out, name)?;
     }
     // One source, two objects: against the UAPI only, and with the kernel's own BTF.
-    for name in ["learn_btf", "policy_btf", "timers_btf"] {
+    for name in ["learn_btf", "policy_btf"] {
         build_object(&bpf, &include, &out, name, &["-DTHALWEG_KERNEL_BTF"])?;
     }
     std::fs::write(out.join("names.rs"), names)?;

@@ -73,14 +73,8 @@ pub const LEARN_CLAMP: Packed = Packed(include_bytes!(concat!(
     "/learn_clamp.bpf.z"
 )));
 
-/// The program `timers`: without kernel BTF it sets timers of SYNs alone.
+/// The program `timers`, for timeouts by network: needs kernel BTF.
 pub const TIMERS: Packed = Packed(include_bytes!(concat!(env!("OUT_DIR"), "/timers.bpf.z")));
-
-/// The program `timers` with CO-RE reads of the kernel's `tcp_sock`: needs kernel BTF.
-pub const TIMERS_BTF: Packed = Packed(include_bytes!(concat!(
-    env!("OUT_DIR"),
-    "/timers_btf.bpf.z"
-)));
 
 /// The program `policy`: needs no kernel BTF.
 pub const POLICY: Packed = Packed(include_bytes!(concat!(env!("OUT_DIR"), "/policy.bpf.z")));
@@ -112,15 +106,14 @@ pub const DCTCP: Packed = Packed(include_bytes!(concat!(env!("OUT_DIR"), "/dctcp
 /// The learned rate controller as a congestion control (`rate.bpf.c`): needs kernel BTF.
 pub const RATE: Packed = Packed(include_bytes!(concat!(env!("OUT_DIR"), "/rate.bpf.z")));
 
-/// All programs that the command loads, by the names of their sources; two each come from `learn.bpf.c`,
-/// `timers.bpf.c` and `policy.bpf.c`.
-pub const OBJECTS: [(&str, Packed); 13] = [
+/// All programs that the command loads, by the names of their sources; two each come from `learn.bpf.c`
+/// and `policy.bpf.c`.
+pub const OBJECTS: [(&str, Packed); 12] = [
     ("learn", LEARN),
     ("learn_btf", LEARN_BTF),
     ("learn_open", LEARN_OPEN),
     ("learn_clamp", LEARN_CLAMP),
     ("timers", TIMERS),
-    ("timers_btf", TIMERS_BTF),
     ("policy", POLICY),
     ("policy_btf", POLICY_BTF),
     ("policy_mark", POLICY_MARK),

@@ -261,7 +261,7 @@ impl Feature for State {
             because: "`bpf_get_netns_cookie` in sockops programs",
             needs: &[Need::SockOps, Need::CgroupSockopt, Need::KernelBtf],
             required: false,
-            trial: Trial::Load(thalweg_bpf_objects::TIMERS_BTF),
+            trial: Trial::Load(thalweg_bpf_objects::TIMERS),
         })
     }
 

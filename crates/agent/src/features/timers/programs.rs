@@ -66,11 +66,8 @@ pub fn load(kernel: &Kernel) -> Result<Loaded> {
 }
 
 fn try_load(kernel: &Kernel) -> Result<Programs> {
-    let packed = match kernel.setup().kernel_btf {
-        true => thalweg_bpf_objects::TIMERS_BTF,
-        false => thalweg_bpf_objects::TIMERS,
-    };
-    let object = kernel.load_beside("thalweg_timers", packed, &[])?;
+    ensure!(kernel.setup().kernel_btf, "the kernel has no types (BTF)");
+    let object = kernel.load_beside("thalweg_timers", thalweg_bpf_objects::TIMERS, &[])?;
     let program = object::find_program(&object, programs::TIMERS_SOCKOPS)?;
     let id = Program::id_from_fd(program.as_fd())?;
     let program = program.as_fd().try_clone_to_owned()?;
