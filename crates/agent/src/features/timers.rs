@@ -7,7 +7,7 @@
 use std::any::Any;
 use std::collections::HashMap;
 use std::fs;
-use std::net::Ipv6Addr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -152,6 +152,15 @@ fn read_retries() -> Option<(u64, SynRetries)> {
     Some((system::netns_cookie().ok()?, retries))
 }
 
+/// Key of the network of an address.
+fn network_key(setup: &Setup, netns: u64, address: IpAddr) -> Option<HostKey> {
+    let (v4, v6) = (setup.networks.ipv4_prefix, setup.networks.ipv6_prefix);
+    Some(HostKey {
+        level: Level::Prefix,
+        ..HostKey::new(netns, address, v4, v6).ok()?
+    })
+}
+
 impl State {
     fn session(&self) -> MutexGuard<'_, Session> {
         self.session.lock().unwrap_or_else(PoisonError::into_inner)
@@ -187,11 +196,9 @@ impl State {
         let mut networks = self.networks();
         for report in &reports {
             let remote = Ipv6Addr::from(report.remote).to_canonical();
-            let lengths = (setup.networks.ipv4_prefix, setup.networks.ipv6_prefix);
-            let Ok(mut key) = HostKey::new(report.netns, remote, lengths.0, lengths.1) else {
+            let Some(key) = network_key(setup, report.netns, remote) else {
                 continue;
             };
-            key.level = Level::Prefix;
             if networks.len() >= raw::THALWEG_TIMERS_NETWORKS as usize
                 && !networks.contains_key(&key)
             {
@@ -351,6 +358,31 @@ impl Feature for State {
             Some(programs) => programs.clear(),
             None => Ok(()),
         }
+    }
+
+    fn explain_host(
+        &self,
+        host: &HostKey,
+        address: IpAddr,
+        context: &Context<'_>,
+    ) -> Result<Option<Value>> {
+        let key = network_key(context.kernel.setup(), host.netns, address);
+        let session = self.session();
+        let networks = self.networks();
+        let known = key.and_then(|key| Some((key, networks.get(&key)?)));
+        Ok(known.map(|(key, network)| {
+            let containers = Some(&context.containers);
+            json!(view::NetworkTimers::new(
+                &key,
+                network,
+                &session.ladder,
+                containers
+            ))
+        }))
+    }
+
+    fn explanation_text(&self, explanation: &Value) -> Option<String> {
+        show::explanation_text(explanation)
     }
 
     fn routes(&self) -> &'static [Route] {

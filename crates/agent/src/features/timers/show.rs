@@ -41,6 +41,12 @@ pub fn list(answer: &mut Value, options: &ArgMatches) -> Result<String> {
     Ok(text)
 }
 
+/// Text of an explanation; `None`: it has another form.
+pub fn explanation_text(explanation: &Value) -> Option<String> {
+    let network = NetworkTimers::deserialize(explanation).ok()?;
+    Some(format!("\nTimers:\n{}", timers_table(&[network])))
+}
+
 fn timers_table(networks: &[NetworkTimers]) -> String {
     let header = [
         "Network", "Floor", "SYN", "RTT", "Drawn", "Control", "Resent", "Usually", "Spurious",
