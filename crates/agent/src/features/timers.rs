@@ -302,12 +302,13 @@ impl Feature for State {
     }
 
     fn start(&self, context: &Context<'_>) -> Option<String> {
-        let is_on = self.session().is_on;
-        if is_on {
-            let loaded = programs::load(context.kernel);
-            let mut session = self.session();
-            session.programs = Some(loaded.unwrap_or_else(|error| Err(format!("{error:#}"))));
+        if !self.session().is_on {
+            let removed = programs::remove_earlier(context.kernel);
+            return removed.err().map(|error| format!("{error:#}"));
         }
+        let loaded = programs::load(context.kernel);
+        let loaded = loaded.unwrap_or_else(|error| Err(format!("{error:#}")));
+        self.session().programs = Some(loaded);
         self.find_problem()
     }
 

@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use nix::sys::signal::Signal;
 use serde_json::Value;
 use thalweg_lab::host::{PairOptions, Side};
 use thalweg_lab::units::Probability;
@@ -156,7 +157,17 @@ fn floor_falls_where_losses_are_random_and_is_in_force_while_a_connection_recove
         assert_eq!(sender.line(), "200000");
     }
 
+    // The program of an agent that was killed stays, until one starts that wants none.
     let pin = bed.pin.join("link_timers");
+    bed.end(Signal::SIGKILL);
+    assert!(pin.exists());
+    bed.configure("");
+    bed.start();
+    assert!(!pin.exists());
+    assert_eq!(bed.json(&["timers"])["enabled"], false);
+    bed.end(Signal::SIGTERM);
+    bed.configure(ENABLED);
+    bed.start();
     assert!(pin.exists());
     assert!(bed.thalweg(&["detach"]).status.success());
     assert!(!pin.exists());

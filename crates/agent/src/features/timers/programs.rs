@@ -11,6 +11,7 @@ use libbpf_rs::libbpf_sys::BPF_CGROUP_SOCK_OPS;
 use libbpf_rs::{MapCore, MapFlags, MapHandle, Object, Program, RingBuffer, RingBufferBuilder};
 use thalweg_bpf_objects::names::timers::{maps as names, programs};
 use thalweg_bpf_types::{bytes_of, from_bytes, key_to_raw, raw};
+use thalweg_control::pins::remove_file;
 use thalweg_control::{batch, links, memory, object};
 use thalweg_learner::HostKey;
 
@@ -90,6 +91,14 @@ fn try_load(kernel: &Kernel) -> Result<Programs> {
         cgroup: Mutex::new(cgroup),
         _object: object,
     })
+}
+
+/// Removes the program of an earlier agent.
+///
+/// # Errors
+/// The kernel's.
+pub fn remove_earlier(kernel: &Kernel) -> Result<()> {
+    Ok(remove_file(&kernel.setup().pin.join(LINK))?)
 }
 
 /// Attaches the program to the agent's cgroup.
