@@ -70,6 +70,8 @@ pub struct State {
 struct Session {
     /// Whether timers are learned: in mode `thalweg` alone, and not under advice.
     is_on: bool,
+    /// Whether they are set: not in a dry run.
+    sets: bool,
     ladder: Ladder,
     salt: u32,
     programs: Option<Loaded>,
@@ -82,6 +84,7 @@ impl Default for Session {
     fn default() -> Self {
         Self {
             is_on: false,
+            sets: false,
             ladder: Ladder {
                 tick_us: 0,
                 least_us: 0,
@@ -243,6 +246,7 @@ impl State {
         networks.sort_by(|one, other| one.name.cmp(&other.name));
         view::Timers {
             enabled: session.is_on,
+            sets: session.is_on && session.sets,
             networks,
         }
     }
@@ -288,6 +292,7 @@ impl Feature for State {
         let is_enabled = settings.is_some_and(|it| it.enabled);
         *self.session() = Session {
             is_on: is_enabled && setup.params.mode == Mode::Thalweg && !setup.advise.only,
+            sets: !setup.dry_run,
             ladder: Ladder {
                 tick_us: system::jiffy_us(),
                 least_us: settings.map_or(0, |it| it.least.as_micros() as u32),

@@ -35,7 +35,11 @@ pub fn list(answer: &mut Value, options: &ArgMatches) -> Result<String> {
     let text = match (found.enabled, found.networks.is_empty()) {
         (false, _) => "timers are not learned ([timers] enabled = false)\n".to_owned(),
         (true, true) => "nothing is known of networks yet\n".to_owned(),
-        _ => timers_table(&found.networks),
+        _ if found.sets => timers_table(&found.networks),
+        _ => format!(
+            "{}Dry run: nothing is set.\n",
+            timers_table(&found.networks)
+        ),
     };
     *answer = json!(found);
     Ok(text)

@@ -44,6 +44,8 @@ pub struct TimersFigures {
 pub struct Timers {
     /// Whether timers are learned.
     pub enabled: bool,
+    /// Whether they are set: not in a dry run.
+    pub sets: bool,
     /// Known networks, by name.
     pub networks: Vec<NetworkTimers>,
 }
