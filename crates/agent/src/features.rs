@@ -21,6 +21,7 @@ features! {
     networks,
     windows,
     clamps,
+    buffers,
     fleet,
     gain,
     limits,

@@ -39,6 +39,8 @@ pub(crate) struct Learner<'a> {
     pub(crate) windows: &'a [u32],
     /// Whether congestion windows have a learned clamp.
     pub(crate) clamp: bool,
+    /// Whether limits of buffers follow the connections.
+    pub(crate) buffers: bool,
     /// Seed of the control group.
     pub(crate) seed: u64,
 }
@@ -291,6 +293,9 @@ fn configuration_text(
         if learner.clamp && *learner.mode != Mode::Classic {
             window += &format!("\n[clamp]\nprefixes = {HOSTS:?}\n");
         }
+        if learner.buffers && *learner.mode != Mode::Classic {
+            window += "\n[buffers]\nenabled = true\n";
+        }
         if learner.mode.has_control_group() {
             // A salt has 63 bits.
             let salt = mix(learner.seed) >> 1;
@@ -337,6 +342,7 @@ mod tests {
             arms: &[],
             windows: &[],
             clamp: false,
+            buffers: false,
             seed: 1,
         };
         let text = configuration_text(
@@ -362,6 +368,7 @@ mod tests {
             arms: &arms,
             windows: &[10, 32],
             clamp: true,
+            buffers: true,
             seed: u64::MAX,
         };
         let place = Path::new("/p");
@@ -373,6 +380,7 @@ mod tests {
         assert_eq!(windows["enabled"].as_bool(), Some(true));
         assert_eq!(windows["segments"][1].as_integer(), Some(32));
         assert_eq!(table["clamp"]["prefixes"][1].as_str(), Some("fd00::/8"));
+        assert_eq!(table["buffers"]["enabled"].as_bool(), Some(true));
         assert_eq!(table["control"]["share"].as_float(), Some(0.5));
         assert!(table["control"]["salt"].as_integer().unwrap() >= 0);
     }

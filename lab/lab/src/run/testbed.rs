@@ -97,6 +97,7 @@ impl Testbed {
                     arms: &allowed.arms,
                     windows: &allowed.windows,
                     clamp: allowed.clamp,
+                    buffers: allowed.buffers,
                     seed: scenario.path.seed,
                 };
                 let learner = match mode {
@@ -104,6 +105,7 @@ impl Testbed {
                         arms: slice::from_ref(&scenario.system.default_cc),
                         windows: &[],
                         clamp: false,
+                        buffers: false,
                         ..learner
                     },
                     _ => learner,

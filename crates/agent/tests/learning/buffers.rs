@@ -1,0 +1,290 @@
+//! Limits of buffers follow real connections over a delayed path, and go back.
+
+use std::fs;
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+use thalweg_lab::host::Side;
+
+use thalweg_testbed::virtual_time::in_virtual_time;
+use thalweg_testbed::{Bed, Traffic, plain, wait_for};
+
+const ENABLED: &str = "[arms]\nallow = [\"cubic\"]\n[buffers]\nenabled = true\n";
+const DISABLED: &str = "[arms]\nallow = [\"cubic\"]\n";
+/// Numbers of both sysctls before the agent.
+const FIRST: &str = "4096\t65536\t131072";
+const FIRST_BYTES: u64 = 131_072;
+/// The path carries 2.5 MB/s with 40 ms: four times as much is 400 kB, and 20 % for its queue at the
+/// first round trip. Limits are multiples of 64 KiB.
+const NEEDED_BYTES: u64 = 8 * 65_536;
+
+/// Sends without end, and for each line of input prints the acknowledged bytes.
+const ENDLESS: &str = r#"
+import socket, struct, sys, threading
+connection = socket.create_connection((sys.argv[1], 5001))
+over = threading.Event()
+def send():
+    while not over.is_set():
+        connection.sendall(bytes(20000))
+sender = threading.Thread(target=send)
+sender.start()
+print("up")
+for line in sys.stdin:
+    info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 192)
+    print(struct.unpack_from("Q", info, 120)[0])
+over.set()
+sender.join()
+"#;
+
+/// Makes connections, sends 10 kB on each, and keeps them. Arguments: address, number.
+const STALLING: &str = r#"
+import socket, sys
+connections = []
+for _ in range(int(sys.argv[2])):
+    connection = socket.create_connection((sys.argv[1], 5002))
+    connection.sendall(bytes(10000))
+    connections.append(connection)
+print("sent")
+sys.stdin.read()
+"#;
+
+/// Accepts connections to port 5002 without reading from any.
+const STALLED: &str = r#"
+import socket, sys
+listener = socket.socket()
+listener.bind(("", 5002))
+listener.listen(4096)
+print("listening")
+sys.stdin.read()
+"#;
+
+/// A path of 20 ms each way and 20 Mbit/s. The buffers of `limited` may have [`FIRST`].
+fn bed(label: &str, settings: &str, limited: &[Side]) -> Bed {
+    let mut options = plain(label);
+    options.path.delay = serde_json::from_value(json!("20ms")).unwrap();
+    options.path.rate = serde_json::from_value(json!("20mbit")).unwrap();
+    options.path.queue = serde_json::from_value(json!("50kb")).unwrap();
+    let mut bed = Bed::new(&options, settings);
+    for side in limited {
+        for setting in ["net.ipv4.tcp_rmem", "net.ipv4.tcp_wmem"] {
+            bed.pair.set_sysctl(*side, setting, FIRST).unwrap();
+        }
+    }
+    bed.start();
+    bed
+}
+
+/// A bed with a flow from a limited client.
+fn running(label: &str, settings: &str) -> (Bed, Traffic, Traffic) {
+    let bed = bed(label, settings, &[Side::Client]);
+    let sink = bed.sink(&bed.server_address());
+    let flow = endless(&bed);
+    (bed, sink, flow)
+}
+
+fn endless(bed: &Bed) -> Traffic {
+    let mut flow = bed.python(Side::Client, ENDLESS, &[&bed.server_address()]);
+    assert_eq!(flow.line(), "up");
+    flow
+}
+
+/// Bytes per second of a flow, over a second.
+fn rate(flow: &mut Traffic) -> f64 {
+    let mut acked = || -> f64 {
+        flow.go_on();
+        flow.line().parse().unwrap()
+    };
+    let (before, began) = (acked(), std::time::Instant::now());
+    std::thread::sleep(Duration::from_secs(1));
+    (acked() - before) / began.elapsed().as_secs_f64()
+}
+
+/// The numbers of `tcp_rmem` or `tcp_wmem`.
+fn numbers(bed: &Bed, side: Side, name: &str) -> String {
+    let mut command = bed.pair.command_in(side, "cat").unwrap();
+    let output = command.arg(format!("/proc/sys/net/ipv4/{name}")).output();
+    String::from_utf8(output.unwrap().stdout)
+        .unwrap()
+        .trim_end()
+        .to_owned()
+}
+
+/// Waits until the third number is above the first limit; checks that the others stay.
+fn raised(bed: &Bed, side: Side, name: &str) -> u64 {
+    wait_for("a raised limit", || {
+        let found = numbers(bed, side, name);
+        let limit = found.strip_prefix("4096\t65536\t").unwrap();
+        let limit: u64 = limit.parse().unwrap();
+        (limit > FIRST_BYTES).then_some(limit)
+    })
+}
+
+fn is_first(bed: &Bed, what: &str) {
+    for side in [Side::Client, Side::Server] {
+        for name in ["tcp_rmem", "tcp_wmem"] {
+            let found = numbers(bed, side, name);
+            let is_first = !found.starts_with("4096\t65536\t") || found == FIRST;
+            assert!(is_first, "{what}: {name} is {found}");
+        }
+    }
+}
+
+fn send_limit_rises_to_the_need_of_the_path_until_the_agent_ends() {
+    let (mut bed, _sink, mut flow) = running("bufsend", DISABLED);
+    let before = rate(&mut flow);
+    assert_eq!(numbers(&bed, Side::Client, "tcp_wmem"), FIRST);
+    assert_eq!(bed.json(&["status"])["buffers"], Value::Null);
+    bed.configure(ENABLED);
+    assert_eq!(bed.json(&["reload"])["changed"], true);
+    let new = endless(&bed);
+    raised(&bed, Side::Client, "tcp_wmem");
+    new.finish();
+    let after = wait_for("the path's rate", || {
+        Some(rate(&mut flow)).filter(|it| *it > 2.2e6)
+    });
+    println!("{before} B/s, raised {after}");
+    assert!(before < 2.0e6, "{before}");
+    // Nothing limits any more: the limit does not grow with the queue.
+    let limit = raised(&bed, Side::Client, "tcp_wmem");
+    assert!((3 * 65_536..=NEEDED_BYTES).contains(&limit), "{limit}");
+    assert_eq!(numbers(&bed, Side::Client, "tcp_rmem"), FIRST);
+    let said = String::from_utf8(bed.thalweg(&["status"]).stdout).unwrap();
+    assert!(
+        said.contains("raised in 1 of 2 network namespaces"),
+        "{said}"
+    );
+    let metrics = String::from_utf8(bed.thalweg(&["metrics"]).stdout).unwrap();
+    assert!(
+        metrics.contains("thalweg_buffer_namespaces_raised 1"),
+        "{metrics}"
+    );
+    assert!(bed.end(Signal::SIGTERM).success());
+    is_first(&bed, "after the end");
+    assert!(!bed.pin.join("buffers").exists());
+}
+
+fn receive_limit_rises_for_a_reader_that_keeps_up() {
+    let bed = bed("bufreceive", ENABLED, &[Side::Server]);
+    let _sink = bed.sink(&bed.server_address());
+    let _flow = endless(&bed);
+    raised(&bed, Side::Server, "tcp_rmem");
+    assert_eq!(numbers(&bed, Side::Server, "tcp_wmem"), FIRST);
+    let listed = bed.json(&["buffers"]);
+    let mut namespaces = listed["namespaces"].as_array().unwrap().iter();
+    let found = namespaces.find(|it| it["receive"]["first_bytes"] == FIRST_BYTES);
+    let found = found.unwrap_or_else(|| panic!("{listed}"));
+    assert!(found["receive"]["now_bytes"].as_u64() > Some(FIRST_BYTES));
+    // A new session begins with the first limits, and one without the feature keeps them.
+    bed.configure(DISABLED);
+    assert_eq!(bed.json(&["reload"])["changed"], true);
+    is_first(&bed, "after the reload");
+}
+
+fn killed_agents_limits_go_back_by_detach_and_at_the_next_start() {
+    let (mut bed, _sink, _flow) = running("bufkill", ENABLED);
+    raised(&bed, Side::Client, "tcp_wmem");
+    assert_eq!(bed.json(&["detach"])["left"], json!([]));
+    bed.reap();
+    is_first(&bed, "after a detach");
+    assert!(!bed.pin.exists());
+    bed.start();
+    let second = endless(&bed);
+    raised(&bed, Side::Client, "tcp_wmem");
+    bed.end(Signal::SIGKILL);
+    raised(&bed, Side::Client, "tcp_wmem");
+    assert_eq!(bed.json(&["detach"])["left"], json!([]));
+    is_first(&bed, "after a detach without an agent");
+    assert!(!bed.pin.exists());
+    second.finish();
+    bed.start();
+    let _third = endless(&bed);
+    raised(&bed, Side::Client, "tcp_wmem");
+    bed.end(Signal::SIGKILL);
+    bed.configure(DISABLED);
+    bed.start();
+    is_first(&bed, "after a start");
+}
+
+fn limit_of_somebody_else_stays() {
+    let (mut bed, _sink, _flow) = running("bufforeign", ENABLED);
+    raised(&bed, Side::Client, "tcp_wmem");
+    let theirs = "4096\t65536\t200000";
+    bed.pair
+        .set_sysctl(Side::Client, "net.ipv4.tcp_wmem", theirs)
+        .unwrap();
+    let problems = wait_for("the problem", || {
+        let status = bed.json(&["status"]);
+        let said = status["problems"].to_string();
+        said.contains("somebody else").then_some(said)
+    });
+    assert!(problems.contains("left alone"), "{problems}");
+    let _more = endless(&bed);
+    let looks = || bed.json(&["status"])["buffers"]["looks"]["number"].as_u64();
+    let until = looks().unwrap() + 20;
+    wait_for("looks", || (looks() >= Some(until)).then_some(()));
+    assert_eq!(numbers(&bed, Side::Client, "tcp_wmem"), theirs);
+    assert_eq!(numbers(&bed, Side::Client, "tcp_rmem"), FIRST);
+    let said = String::from_utf8(bed.thalweg(&["buffers"]).stdout).unwrap();
+    assert!(said.contains("left alone"), "{said}");
+    assert!(bed.end(Signal::SIGTERM).success());
+    assert_eq!(numbers(&bed, Side::Client, "tcp_wmem"), theirs);
+}
+
+fn dry_run_tells_and_sets_nothing() {
+    let (bed, _sink, _flow) = running("bufdry", &format!("dry_run = true\n{ENABLED}"));
+    let wanted = wait_for("a wanted limit", || {
+        let listed = bed.json(&["buffers"]);
+        assert_eq!(listed["sets"], false);
+        let namespaces = listed["namespaces"].as_array().unwrap().clone();
+        let mut wanted = namespaces
+            .iter()
+            .map(|it| it["send"]["wanted_bytes"].as_u64());
+        wanted.find_map(|it| it)
+    });
+    assert!((163_840..=NEEDED_BYTES).contains(&wanted), "{wanted}");
+    is_first(&bed, "in a dry run");
+    assert!(!bed.pin.join("buffers").exists());
+}
+
+fn raised_limit_steps_back_before_the_kernel_is_under_pressure() {
+    // 2,000 readers that stall hold some 40 MB. Limits fall at 24 MB, the kernel's pressure begins at
+    // 64 MB.
+    fs::write("/proc/sys/net/ipv4/tcp_mem", "6144 16384 32768").unwrap();
+    let (bed, _sink, mut flow) = running("bufmemory", ENABLED);
+    raised(&bed, Side::Client, "tcp_wmem");
+    let mut stalled = bed.python(Side::Server, STALLED, &[]);
+    assert_eq!(stalled.line(), "listening");
+    let address = bed.server_address();
+    let stalling = (0..4).map(|_| bed.python(Side::Client, STALLING, &[&address, "500"]));
+    let mut stalling: Vec<Traffic> = stalling.collect();
+    for sender in &mut stalling {
+        assert_eq!(sender.line(), "sent");
+    }
+    wait_for("the first limit", || {
+        (numbers(&bed, Side::Client, "tcp_wmem") == FIRST).then_some(())
+    });
+    let figures = bed.json(&["status"])["buffers"].clone();
+    println!("{figures}");
+    assert!(figures["step_backs"].as_u64() > Some(0), "{figures}");
+    assert!(
+        figures["memory_bytes"].as_u64() >= Some(24 << 20),
+        "{figures}"
+    );
+    assert_eq!(bed.netstat(Side::Client, "TCPMemoryPressures"), 0);
+    // Connections go on, and nothing rises again.
+    assert!(rate(&mut flow) > 0.0);
+    assert_eq!(numbers(&bed, Side::Client, "tcp_wmem"), FIRST);
+}
+
+in_virtual_time!(
+    #[ignore = "slow: minutes of a processor"]
+    within Duration::from_secs(400),
+    [],
+    send_limit_rises_to_the_need_of_the_path_until_the_agent_ends,
+    receive_limit_rises_for_a_reader_that_keeps_up,
+    killed_agents_limits_go_back_by_detach_and_at_the_next_start,
+    limit_of_somebody_else_stays,
+    dry_run_tells_and_sets_nothing,
+    raised_limit_steps_back_before_the_kernel_is_under_pressure,
+);
