@@ -37,10 +37,8 @@ mod tracker;
 mod view;
 
 use record::Record;
-use tracker::{Session, Tracker};
+use tracker::{INTERVAL, Session, Tracker};
 
-/// Interval of polls.
-const INTERVAL: Duration = Duration::from_millis(200);
 /// Bounds of `buffers.max`, bytes, and its default.
 const MAX_LEAST: u64 = 1 << 20;
 const MAX_MOST: u64 = 1 << 30;
@@ -128,11 +126,8 @@ impl Feature for State {
     }
 
     fn poll(&self, context: &Context<'_>) -> Polled {
-        self.tracker.poll(&self.session(), context)
-    }
-
-    fn poll_statistics(&self) -> Option<&scans::Figures> {
-        Some(&self.statistics)
+        self.tracker
+            .poll(&self.session(), &self.statistics, context)
     }
 
     fn stop(&self, context: &Context<'_>) -> Result<()> {

@@ -37,13 +37,13 @@ over.set()
 sender.join()
 "#;
 
-/// Makes connections, sends 10 kB on each, and keeps them. Arguments: address, number.
+/// Makes connections, sends 18 kB on each, and keeps them. Arguments: address, number.
 const STALLING: &str = r#"
 import socket, sys
 connections = []
 for _ in range(int(sys.argv[2])):
     connection = socket.create_connection((sys.argv[1], 5002))
-    connection.sendall(bytes(10000))
+    connection.sendall(bytes(18000))
     connections.append(connection)
 print("sent")
 sys.stdin.read()

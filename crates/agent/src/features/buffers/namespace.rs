@@ -123,6 +123,13 @@ impl Namespace {
         is_own
     }
 
+    /// Computes the next limits where memory comes to an end.
+    pub fn step_back(&mut self, bounds: &Bounds, now_ns: u64) {
+        for (limit, wanted) in self.limits.iter_mut().zip(&mut self.wanted) {
+            *wanted = limit.next(&[], bounds, now_ns);
+        }
+    }
+
     /// Whether something is to be written or recorded.
     pub fn has_changes(&self) -> bool {
         self.is_unrecorded || self.wanted.iter().any(Option::is_some)
@@ -251,6 +258,16 @@ mod tests {
         assert_eq!(recorded, [4 * MIB, 4 * MIB, wanted.0]);
         polls.namespace.note_done(&change, 0);
         assert!(polls.namespace.is_raised() && !polls.namespace.has_changes());
+    }
+
+    #[test]
+    fn raised_limit_falls_by_memory_alone() {
+        let mut namespace = Namespace::new([6 * MIB, 4 * MIB], [6 * MIB, 16 * MIB], 0);
+        let mut short = BOUNDS;
+        short.memory.used_bytes = short.memory.mark_bytes;
+        namespace.step_back(&short, 1);
+        let halved = Some((8 * MIB, Reason::Memory));
+        assert_eq!(namespace.wanted, [None, halved]);
     }
 
     #[test]

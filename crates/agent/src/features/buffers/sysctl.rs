@@ -101,8 +101,14 @@ fn visit<T: Send + 'static>(
     users: bool,
     ask: impl Fn() -> Option<T> + Send + 'static,
 ) -> Visit<T> {
+    let all_files = || {
+        let mut files = system::namespace_files();
+        // Names stay longer than processes.
+        files.sort_by_key(|file| !file.starts_with("/run/netns"));
+        files
+    };
     let asked = system::in_namespaces_of(
-        || files.unwrap_or_else(system::namespace_files),
+        move || files.unwrap_or_else(all_files),
         move |file| system::is_entered(file, users),
         move |file| Some((file.to_owned(), ask()?)),
     );

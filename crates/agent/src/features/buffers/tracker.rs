@@ -16,12 +16,18 @@ use super::view;
 use crate::causes::Causes;
 use crate::feature::{Context, Polled};
 use crate::kernel::Kernel;
+use crate::scans::{self, Looks, Stopwatch};
 
+/// Interval of polls of the memory. Connections are read as often, where that takes at most 1 % of a
+/// processor.
+pub const INTERVAL: Duration = Duration::from_millis(200);
 /// Interval of searches for files of namespaces, and the least one where a file is missing.
 const SEARCH: Duration = Duration::from_secs(60);
 const SEARCH_MISSING: Duration = Duration::from_secs(2);
-/// Interval of searches for namespaces with connections.
+/// Least interval of searches for namespaces with connections, and the least pause as a multiple of a
+/// search's processor time: the slots of connections have 20 MB.
 const COUNT: Duration = Duration::from_secs(1);
+const COUNT_PAUSE: u32 = 1000;
 /// Most namespaces that are followed.
 const NAMESPACES_MAX: usize = 4096;
 /// Causes of the problem `buffers`.
@@ -59,8 +65,10 @@ pub struct Tracker(Mutex<Known>);
 struct Known {
     /// Lower halves of the cookies of namespaces with a connection of the agent.
     seen: BTreeSet<u32>,
-    /// Time of the last search for connections of the agent.
-    counted: Option<Instant>,
+    /// Schedule of readings of connections; `None`: the first one is due.
+    readings: Option<Looks>,
+    /// Time of the next search for connections of the agent; `None`: now.
+    count: Option<Instant>,
     namespaces: BTreeMap<u64, Namespace>,
     /// Namespaces where somebody else has changed a limit: they are left alone until the agent ends.
     left: BTreeSet<u64>,
@@ -80,12 +88,27 @@ impl Tracker {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads the namespaces, and changes limits.
-    pub fn poll(&self, session: &Session, context: &Context<'_>) -> Polled {
+    /// Looks at the memory, reads the namespaces if that is due, and changes limits.
+    pub fn poll(
+        &self,
+        session: &Session,
+        statistics: &scans::Figures,
+        context: &Context<'_>,
+    ) -> Polled {
         let mut known = self.lock();
-        let seen = known.note_connections(context.kernel);
-        known.faults.note_outcome(SEEN, seen);
-        let mut elsewhere = known.read(session);
+        let schedule = known.readings.take();
+        let mut readings = schedule.unwrap_or_else(|| Looks::from_now(Some(INTERVAL)));
+        let mut elsewhere = Duration::ZERO;
+        if readings.are_due() {
+            let seen = known.note_connections(context.kernel);
+            known.faults.note_outcome(SEEN, seen);
+            let (began, mut watch) = (Instant::now(), Stopwatch::default());
+            elsewhere = watch.timed(|| known.read(session));
+            readings.note(began, watch.total() + elsewhere, Some(statistics));
+        } else {
+            known.look_at_memory(session);
+        }
+        known.readings = Some(readings);
         let may_set = session.sets && !context.is_stopping && !context.kernel.has_let_go();
         if may_set {
             let written = known.write(&context.kernel.setup().pin, &mut elsewhere);
@@ -170,12 +193,14 @@ impl Tracker {
 impl Known {
     /// Notes the namespaces with a connection of the agent.
     fn note_connections(&mut self, kernel: &Kernel) -> Result<()> {
-        let now = Instant::now();
-        if self.counted.is_some_and(|at| now < at + COUNT) {
+        let (now, mut watch) = (Instant::now(), Stopwatch::default());
+        if self.count.is_some_and(|at| now < at) {
             return Ok(());
         }
-        self.counted = Some(now);
-        for netns in kernel.connection_namespaces()? {
+        let found = watch.timed(|| kernel.connection_namespaces());
+        let pause = COUNT.max(watch.total().saturating_mul(COUNT_PAUSE));
+        self.count = Some(now + pause);
+        for netns in found? {
             if netns != 0 && self.seen.len() < NAMESPACES_MAX {
                 self.seen.insert(netns);
             }
@@ -219,11 +244,24 @@ impl Known {
             self.namespaces.retain(|netns, _| found.contains_key(netns));
             self.seen = found.keys().map(|netns| *netns as u32).collect();
             self.left.retain(|netns| found.contains_key(netns));
-            self.files = found;
         }
+        // The process of a file may have ended: the next search finds another file.
+        self.files = found;
         self.faults.note_outcome(READ, outcome);
         self.faults.note_outcome(MEMORY, bounds.map(drop));
         visit.time
+    }
+
+    /// Lowers limits between readings where memory comes to an end.
+    fn look_at_memory(&mut self, session: &Session) {
+        let bounds = self.bounds(session.max_bytes);
+        let Some(bounds) = bounds.ok().filter(|it| it.memory.is_short()) else {
+            return;
+        };
+        self.memory = Some(bounds.memory);
+        let now_ns = system::monotonic_ns();
+        let namespaces = self.namespaces.values_mut();
+        namespaces.for_each(|it| it.step_back(&bounds, now_ns));
     }
 
     fn adopt(
