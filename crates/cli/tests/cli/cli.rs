@@ -21,8 +21,7 @@ fn status_is_told() {
         "40 decided by what is known of their networks",
         "20 with a larger initial window",
         "8 connections to 1 host clamped, 2 refused; looks take 0.500 % of a processor\n",
-        "raised in 2 of 3 network namespaces, 1 left alone; sockets have 12.0 MB of 300 MB; looks take \
-         0.200 % of a processor\n",
+        "raised in 2 of 3 network namespaces, 1 left alone; sockets have 12.0 MB of 300 MB\n",
         "700 of 980 ended connections scored, by wall time",
         "25.0 % of the host-hours are kept, 5600 left out by this agent\n",
         "problems          kernel BTF is absent\n                  the store is full\n",

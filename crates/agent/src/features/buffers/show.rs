@@ -10,7 +10,7 @@ use thalweg_units::figures;
 use super::view::{BufferFigures, BufferLimit, Buffers, NamespaceBuffers};
 use crate::present::with_container;
 
-/// Text of the raised limits, the sockets' memory and the cost of polls; `None`: the feature is off.
+/// Text of the raised limits and the sockets' memory; `None`: the feature is off.
 pub fn status_row(status: &Value) -> Option<String> {
     let figures = BufferFigures::deserialize(status).ok()?;
     let left = match figures.left {
@@ -18,12 +18,11 @@ pub fn status_row(status: &Value) -> Option<String> {
         left => format!(", {left} left alone"),
     };
     Some(format!(
-        "raised in {} of {}{left}; sockets have {} of {}; looks take {:.3} % of a processor",
+        "raised in {} of {}{left}; sockets have {} of {}",
         figures.raised,
         output::count_text(figures.namespaces, "network namespace"),
         figures::bytes_text(figures.memory_bytes),
         figures::bytes_text(figures.memory_mark_bytes),
-        figures.looks.processor_percent()
     ))
 }
 
