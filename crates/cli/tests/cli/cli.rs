@@ -84,11 +84,15 @@ fn buffers_are_listed_by_network_namespace() {
         .skip(1)
         .map(|line| line.split_whitespace().collect())
         .collect();
-    let raised = ["1", "tcp_wmem", "4.19", "MB", "16.8", "MB", "33.6", "MB", "7"];
+    let raised = [
+        "1", "tcp_wmem", "4.19", "MB", "16.8", "MB", "33.6", "MB", "7",
+    ];
     assert_eq!(rows[1], raised);
     assert_eq!(
         rows[3],
-        ["4711", "(web)", "tcp_wmem", "200", "kB", "200", "kB", "left", "alone", "2"]
+        [
+            "4711", "(web)", "tcp_wmem", "200", "kB", "200", "kB", "left", "alone", "2"
+        ]
     );
     assert!(text.contains("Nothing is set"), "{text}");
     let one = agent.run(&["--json", "buffers", "--limit", "1"]).ok();

@@ -416,3 +416,37 @@ fn note_restored(netns: u64, written: Vec<(Change, Written)>) -> Vec<String> {
     }
     refused
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::record::ChangedLimit;
+    use super::super::sysctl::Direction;
+    use super::*;
+
+    #[test]
+    fn new_namespace_with_raised_limits_of_the_first_one_has_its_first_limits() {
+        let known = Known {
+            first: Some((1, [0; 3])),
+            namespaces: BTreeMap::from([(1, Namespace::new([6, 4], [6, 16], 0))]),
+            ..Known::default()
+        };
+        assert_eq!(known.inherited(2, [6, 16]), [6, 4]);
+        assert_eq!(known.inherited(2, [7, 8]), [7, 8]);
+        assert_eq!(known.inherited(1, [6, 16]), [6, 16]);
+    }
+
+    #[test]
+    fn interrupted_change_goes_back_from_either_limit() {
+        let change = ChangedLimit {
+            first: 4,
+            before: 8,
+            now: 16,
+        };
+        let back = Change {
+            direction: Direction::Send,
+            expected: [8, 16],
+            to: 4,
+        };
+        assert_eq!(restoring(&[ChangedLimit::default(), change]), [back]);
+    }
+}
