@@ -1,6 +1,7 @@
 //! Limits of buffers follow real connections over a delayed path, and go back.
 
 use std::fs;
+use std::process::Command;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
@@ -8,7 +9,7 @@ use serde_json::{Value, json};
 use thalweg_lab::host::Side;
 
 use thalweg_testbed::virtual_time::in_virtual_time;
-use thalweg_testbed::{Bed, Traffic, plain, wait_for};
+use thalweg_testbed::{Bed, Traffic, plain, privileged, thalweg, wait_for};
 
 const ENABLED: &str = "[arms]\nallow = [\"cubic\"]\n[buffers]\nenabled = true\n";
 const DISABLED: &str = "[arms]\nallow = [\"cubic\"]\n";
@@ -280,6 +281,62 @@ fn raised_limit_steps_back_before_the_kernel_is_under_pressure() {
     // Connections go on, and nothing rises again.
     assert!(rate(&mut flow) > 0.0);
     assert_eq!(numbers(&bed, Side::Client, "tcp_wmem"), FIRST);
+}
+
+/// A bed without a delay, whose client has these numbers: with 32 KiB a flow over a veth needs more.
+fn short(label: &str, settings: &str) -> (Bed, Traffic) {
+    let bed = Bed::new(&plain(label), settings);
+    for setting in ["net.ipv4.tcp_rmem", "net.ipv4.tcp_wmem"] {
+        bed.pair.set_sysctl(Side::Client, setting, SHORT).unwrap();
+    }
+    let sink = bed.sink(&bed.server_address());
+    (bed, sink)
+}
+
+const SHORT: &str = "4096\t16384\t32768";
+
+#[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
+fn limit_rises_over_a_veth_and_goes_back_at_the_end() {
+    if !privileged() {
+        return;
+    }
+    let (mut bed, _sink) = short("bufveth", ENABLED);
+    bed.start();
+    let _flow = endless(&bed);
+    wait_for("a raised limit", || {
+        (numbers(&bed, Side::Client, "tcp_wmem") != SHORT).then_some(())
+    });
+    assert!(bed.end(Signal::SIGTERM).success());
+    assert_eq!(numbers(&bed, Side::Client, "tcp_wmem"), SHORT);
+}
+
+#[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
+fn read_only_sysctls_are_a_problem_with_its_remedy_and_all_else_works() {
+    if !privileged() {
+        return;
+    }
+    let (mut bed, _sink) = short("bufro", ENABLED);
+    let mut command = Command::new("unshare");
+    let script = "mount --bind /proc/sys /proc/sys && mount -o remount,bind,ro /proc/sys && \
+                  exec \"$0\" --config \"$1\" run";
+    command.args(["--mount", "sh", "-c", script]);
+    command.arg(thalweg()).arg(bed.configuration());
+    bed.start_by(command);
+    let _flow = endless(&bed);
+    let problems = wait_for("the problem", || {
+        let problems = bed.json(&["status"])["problems"].to_string();
+        problems.contains("tcp_wmem").then_some(problems)
+    });
+    assert!(
+        problems.contains("/proc/sys is read-only here"),
+        "{problems}"
+    );
+    assert_eq!(numbers(&bed, Side::Client, "tcp_wmem"), SHORT);
+    bed.measure(&bed.server_address());
+    assert_eq!(bed.json(&["detach"])["left"], json!([]));
+    bed.reap();
 }
 
 in_virtual_time!(
