@@ -118,20 +118,21 @@ fn numbers(bed: &Bed, side: Side, name: &str) -> String {
 fn raised(bed: &Bed, side: Side, name: &str) -> u64 {
     wait_for("a raised limit", || {
         let found = numbers(bed, side, name);
-        let limit = found.strip_prefix("4096\t65536\t").unwrap();
-        let limit: u64 = limit.parse().unwrap();
-        (limit > FIRST_BYTES).then_some(limit)
+        let (others, limit) = found.rsplit_once('\t').unwrap();
+        assert!(["4096\t65536", "4096\t16384"].contains(&others), "{found}");
+        (!is_first_text(&found)).then(|| limit.parse().unwrap())
     })
+}
+
+fn is_first_text(numbers: &str) -> bool {
+    [FIRST, SHORT, AMPLE].contains(&numbers)
 }
 
 fn is_first(bed: &Bed, what: &str) {
     for side in [Side::Client, Side::Server] {
         for name in ["tcp_rmem", "tcp_wmem"] {
             let found = numbers(bed, side, name);
-            assert!(
-                found == FIRST || found == AMPLE,
-                "{what}: {name} is {found}"
-            );
+            assert!(is_first_text(&found), "{what}: {name} is {found}");
         }
     }
 }
@@ -187,8 +188,15 @@ fn receive_limit_rises_for_a_reader_that_keeps_up() {
     is_first(&bed, "after the reload");
 }
 
+#[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn killed_agents_limits_go_back_by_detach_and_at_the_next_start() {
-    let (mut bed, _sink, _flow) = running("bufkill", ENABLED);
+    if !privileged() {
+        return;
+    }
+    let (mut bed, _sink) = short("bufkill", ENABLED);
+    bed.start();
+    let _flow = endless(&bed);
     raised(&bed, Side::Client, "tcp_wmem");
     assert_eq!(bed.json(&["detach"])["left"], json!([]));
     bed.reap();
@@ -212,10 +220,17 @@ fn killed_agents_limits_go_back_by_detach_and_at_the_next_start() {
     is_first(&bed, "after a start");
 }
 
+#[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn limit_of_somebody_else_stays() {
-    let (mut bed, _sink, _flow) = running("bufforeign", ENABLED);
+    if !privileged() {
+        return;
+    }
+    let (mut bed, _sink) = short("bufforeign", ENABLED);
+    bed.start();
+    let _flow = endless(&bed);
     raised(&bed, Side::Client, "tcp_wmem");
-    let theirs = "4096\t65536\t200000";
+    let theirs = "4096\t16384\t50000";
     bed.pair
         .set_sysctl(Side::Client, "net.ipv4.tcp_wmem", theirs)
         .unwrap();
@@ -230,15 +245,22 @@ fn limit_of_somebody_else_stays() {
     let until = looks().unwrap() + 20;
     wait_for("looks", || (looks() >= Some(until)).then_some(()));
     assert_eq!(numbers(&bed, Side::Client, "tcp_wmem"), theirs);
-    assert_eq!(numbers(&bed, Side::Client, "tcp_rmem"), FIRST);
+    assert_eq!(numbers(&bed, Side::Client, "tcp_rmem"), SHORT);
     let said = String::from_utf8(bed.thalweg(&["buffers"]).stdout).unwrap();
     assert!(said.contains("left alone"), "{said}");
     assert!(bed.end(Signal::SIGTERM).success());
     assert_eq!(numbers(&bed, Side::Client, "tcp_wmem"), theirs);
 }
 
+#[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn dry_run_tells_and_sets_nothing() {
-    let (bed, _sink, _flow) = running("bufdry", &format!("dry_run = true\n{ENABLED}"));
+    if !privileged() {
+        return;
+    }
+    let (mut bed, _sink) = short("bufdry", &format!("dry_run = true\n{ENABLED}"));
+    bed.start();
+    let _flow = endless(&bed);
     let wanted = wait_for("a wanted limit", || {
         let listed = bed.json(&["buffers"]);
         assert_eq!(listed["sets"], false);
@@ -248,7 +270,7 @@ fn dry_run_tells_and_sets_nothing() {
             .map(|it| it["send"]["wanted_bytes"].as_u64());
         wanted.find_map(|it| it)
     });
-    assert!((163_840..=NEEDED_BYTES).contains(&wanted), "{wanted}");
+    assert!(wanted > 32_768, "{wanted}");
     is_first(&bed, "in a dry run");
     assert!(!bed.pin.join("buffers").exists());
 }
@@ -286,8 +308,10 @@ fn raised_limit_steps_back_before_the_kernel_is_under_pressure() {
 /// A bed without a delay, whose client has these numbers: with 32 KiB a flow over a veth needs more.
 fn short(label: &str, settings: &str) -> (Bed, Traffic) {
     let bed = Bed::new(&plain(label), settings);
-    for setting in ["net.ipv4.tcp_rmem", "net.ipv4.tcp_wmem"] {
-        bed.pair.set_sysctl(Side::Client, setting, SHORT).unwrap();
+    for (side, numbers) in [(Side::Client, SHORT), (Side::Server, AMPLE)] {
+        for setting in ["net.ipv4.tcp_rmem", "net.ipv4.tcp_wmem"] {
+            bed.pair.set_sysctl(side, setting, numbers).unwrap();
+        }
     }
     let sink = bed.sink(&bed.server_address());
     (bed, sink)
@@ -345,8 +369,5 @@ in_virtual_time!(
     [],
     send_limit_rises_to_the_need_of_the_path_until_the_agent_ends,
     receive_limit_rises_for_a_reader_that_keeps_up,
-    killed_agents_limits_go_back_by_detach_and_at_the_next_start,
-    limit_of_somebody_else_stays,
-    dry_run_tells_and_sets_nothing,
     raised_limit_steps_back_before_the_kernel_is_under_pressure,
 );
