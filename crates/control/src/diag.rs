@@ -60,6 +60,10 @@ pub struct BufferedConnection {
     pub bytes_received: u64,
     /// Least RTT, µs; `None`: not measured.
     pub min_rtt_us: Option<u32>,
+    /// Smoothed RTT of sent data, µs; 0: not measured.
+    pub send_rtt_us: u32,
+    /// Smoothed RTT as the receiver estimates it, µs; 0: not measured.
+    pub receive_rtt_us: u32,
 }
 
 impl BufferedConnection {
@@ -74,6 +78,8 @@ impl BufferedConnection {
             cookie: read_u64(message, 44),
             receive_buffer: read_u32(memory, 4).into(),
             send_buffer: read_u32(memory, 12).into(),
+            send_rtt_us: read_u32(info, 68),
+            receive_rtt_us: read_u32(info, 92),
             bytes_acked: read_u64(info, 120),
             bytes_received: read_u64(info, 128),
             min_rtt_us: Some(read_u32(info, 148)).filter(|it| *it != u32::MAX),

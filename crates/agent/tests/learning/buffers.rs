@@ -64,10 +64,14 @@ sys.stdin.read()
 
 /// A path of 20 ms each way and 20 Mbit/s. The buffers of a side may have [`FIRST`].
 fn bed(label: &str, settings: &str, limited: Side) -> Bed {
+    bed_with_queue(label, settings, limited, "50kb")
+}
+
+fn bed_with_queue(label: &str, settings: &str, limited: Side, queue: &str) -> Bed {
     let mut options = plain(label);
     options.path.delay = serde_json::from_value(json!("20ms")).unwrap();
     options.path.rate = serde_json::from_value(json!("20mbit")).unwrap();
-    options.path.queue = serde_json::from_value(json!("50kb")).unwrap();
+    options.path.queue = serde_json::from_value(json!(queue)).unwrap();
     let mut bed = Bed::new(&options, settings);
     for side in [Side::Client, Side::Server] {
         let numbers = if side == limited { FIRST } else { AMPLE };
@@ -275,6 +279,34 @@ fn dry_run_tells_and_sets_nothing() {
     assert!(!bed.pin.join("buffers").exists());
 }
 
+fn limit_stays_where_it_would_only_lengthen_a_queue() {
+    // 256 KiB have 130 kB in flight at least: 100 kB on the path, the rest in its queue.
+    let bed = bed_with_queue("bufqueue", ENABLED, Side::Server, "400kb");
+    let filling = "4096\t16384\t262144";
+    for (side, setting) in [
+        (Side::Client, "net.ipv4.tcp_wmem"),
+        (Side::Server, "net.ipv4.tcp_rmem"),
+    ] {
+        let numbers = if side == Side::Client { filling } else { AMPLE };
+        bed.pair.set_sysctl(side, setting, numbers).unwrap();
+    }
+    let _sink = bed.sink(&bed.server_address());
+    let mut flow = endless(&bed);
+    wait_for("a flow at the limit", || {
+        let namespaces = bed.json(&["buffers"])["namespaces"].clone();
+        let mut all = namespaces.as_array().unwrap().iter();
+        all.any(|it| it["send"]["connections"] == 1).then_some(())
+    });
+    let rate = wait_for("the path's rate", || {
+        Some(rate(&mut flow)).filter(|it| *it > 2.2e6)
+    });
+    println!("{rate} B/s in a queue");
+    let looks = || bed.json(&["status"])["buffers"]["looks"]["number"].as_u64();
+    let until = looks().unwrap() + 20;
+    wait_for("looks", || (looks() >= Some(until)).then_some(()));
+    assert_eq!(numbers(&bed, Side::Client, "tcp_wmem"), filling);
+}
+
 fn raised_limit_steps_back_before_the_kernel_is_under_pressure() {
     // 2,000 readers that stall hold some 40 MB. Limits fall at 24 MB, the kernel's pressure begins at
     // 64 MB.
@@ -369,5 +401,6 @@ in_virtual_time!(
     [],
     send_limit_rises_to_the_need_of_the_path_until_the_agent_ends,
     receive_limit_rises_for_a_reader_that_keeps_up,
+    limit_stays_where_it_would_only_lengthen_a_queue,
     raised_limit_steps_back_before_the_kernel_is_under_pressure,
 );

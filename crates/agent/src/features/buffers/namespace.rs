@@ -102,11 +102,13 @@ impl Namespace {
             let progress = Progress::advance(connection, before.get(&connection.cookie), now_ns);
             after.insert(connection.cookie, progress);
             let buffers = [connection.receive_buffer, connection.send_buffer];
+            let rtts_us = [connection.receive_rtt_us, connection.send_rtt_us];
             for (at, uses) in uses.iter_mut().enumerate() {
                 uses.push(Usage {
                     buffer_bytes: buffers[at],
                     bytes_per_s: progress.bytes_per_s[at],
                     min_rtt_us: connection.min_rtt_us.unwrap_or(0),
+                    rtt_us: rtts_us[at],
                 });
             }
         }
@@ -200,6 +202,8 @@ mod tests {
             bytes_acked,
             bytes_received: 0,
             min_rtt_us: Some(50_000),
+            send_rtt_us: 51_000,
+            receive_rtt_us: 0,
         };
         NamespaceUsage {
             limits,

@@ -7,6 +7,9 @@
 
 /// Need of a connection, as a multiple of rate × least RTT.
 const NEED: f64 = 4.0;
+/// Queue that counts as none: a quarter of the least RTT as a divisor, and 1 ms, for late answers.
+const QUEUE_PART: u32 = 4;
+const LATE_US: u32 = 1000;
 /// Least relative growth that is worth a change, as a divisor.
 const STEPS: u64 = 4;
 /// Largest part of the machine's memory for one buffer, as a divisor.
@@ -25,12 +28,19 @@ pub struct Usage {
     pub bytes_per_s: f64,
     /// Least RTT, µs.
     pub min_rtt_us: u32,
+    /// Smoothed RTT, µs; 0: not measured.
+    pub rtt_us: u32,
 }
 
 impl Usage {
     /// Buffer that the rate needs, bytes.
     fn needed_bytes(&self) -> u64 {
         (NEED * self.bytes_per_s * f64::from(self.min_rtt_us) / 1e6) as u64
+    }
+
+    /// Whether the path has a queue: it is full, and a larger buffer would only lengthen the queue.
+    fn has_queue(&self) -> bool {
+        self.rtt_us > self.min_rtt_us + self.min_rtt_us / QUEUE_PART + LATE_US
     }
 }
 
@@ -128,6 +138,7 @@ impl Limit {
             return self.is_raised().then(|| (halved(), Reason::Memory));
         }
         let at_limit = usages.iter().filter(|it| it.buffer_bytes == now);
+        let at_limit = at_limit.filter(|it| !it.has_queue());
         let needed = at_limit.map(Usage::needed_bytes).max().unwrap_or(0);
         let target = needed
             .next_multiple_of(ROUND_BYTES)
@@ -182,6 +193,7 @@ mod tests {
             buffer_bytes: 4 * MIB,
             bytes_per_s: 20e6,
             min_rtt_us: 100_000,
+            rtt_us: 101_000,
         }
     }
 
@@ -203,9 +215,14 @@ mod tests {
         let full = Usage {
             bytes_per_s: 50e6,
             min_rtt_us: 20_000,
+            rtt_us: 20_000,
             ..usage()
         };
         assert_eq!(next(limit(), &[full], &bounds(), 1), None);
+        // So does one with a queue, of more than a quarter of the least RTT and 1 ms.
+        let queued = |rtt_us| Usage { rtt_us, ..usage() };
+        assert_eq!(next(limit(), &[queued(126_001)], &bounds(), 1), None);
+        assert_eq!(next(limit(), &[queued(126_000)], &bounds(), 1), raised);
         // A buffer below the limit still grows by itself; one beyond it is the application's.
         for buffer_bytes in [4 * MIB - 1, 4 * MIB + 1] {
             let other = Usage {
