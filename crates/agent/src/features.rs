@@ -22,6 +22,7 @@ features! {
     windows,
     clamps,
     timers,
+    buffers,
     fleet,
     gain,
     limits,

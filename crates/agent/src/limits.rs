@@ -173,8 +173,8 @@ fn hint_for(
                 None => "For some flows alone: `sndbuf` of a policy, with half of that,".to_owned(),
             };
             format!(
-                " {aimed} needs {needed} as the third number of net.ipv4.tcp_wmem{now}. {some} as \
-                 the kernel doubles it."
+                " {aimed} needs {needed} as the third number of net.ipv4.tcp_wmem{now}; \
+                 `buffers.enabled = true` raises it by need. {some} as the kernel doubles it."
             )
         }
     }

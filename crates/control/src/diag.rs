@@ -11,9 +11,14 @@ use crate::error::{Context, Result, bail};
 
 /// `SOCK_DIAG_BY_FAMILY` (linux/sock_diag.h).
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
-/// `INET_DIAG_CONG` (linux/inet_diag.h).
+/// Attributes (linux/inet_diag.h).
+const INET_DIAG_INFO: u16 = 2;
 const INET_DIAG_CONG: u16 = 4;
-/// State of a listener, as in `/proc/net/tcp`.
+const INET_DIAG_SKMEMINFO: u16 = 7;
+/// States, as in `/proc/net/tcp`.
+const TCP_ESTABLISHED: u8 = 1;
+const TCP_FIN_WAIT1: u8 = 4;
+const TCP_CLOSE_WAIT: u8 = 8;
 const TCP_LISTEN: u8 = 10;
 /// Lengths of struct nlmsghdr, inet_diag_req_v2 and inet_diag_msg.
 const HEADER: usize = 16;
@@ -29,16 +34,101 @@ pub struct Socket<'a> {
     pub congestion_control: Option<&'a str>,
 }
 
+impl<'a> Socket<'a> {
+    /// Reads a message, struct inet_diag_msg and attributes.
+    fn from_message(message: &'a [u8]) -> Self {
+        let name = find_attribute(&message[MESSAGE..], INET_DIAG_CONG);
+        Self {
+            is_listener: message[1] == TCP_LISTEN,
+            congestion_control: name.and_then(c_text),
+        }
+    }
+}
+
+/// Buffers and progress of an open connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BufferedConnection {
+    /// Cookie of the socket.
+    pub cookie: u64,
+    /// Size of the receive buffer, bytes.
+    pub receive_buffer: u64,
+    /// Size of the send buffer, bytes.
+    pub send_buffer: u64,
+    /// Number of sent bytes that were acknowledged.
+    pub bytes_acked: u64,
+    /// Number of received bytes.
+    pub bytes_received: u64,
+    /// Least RTT, µs; `None`: not measured.
+    pub min_rtt_us: Option<u32>,
+    /// Smoothed RTT of sent data, µs; 0: not measured.
+    pub send_rtt_us: u32,
+    /// Smoothed RTT as the receiver estimates it, µs; 0: not measured.
+    pub receive_rtt_us: u32,
+}
+
+impl BufferedConnection {
+    /// Reads a message with struct tcp_info (linux/tcp.h), and the memory of the socket
+    /// (linux/sock_diag.h, `SK_MEMINFO_RCVBUF` and `SK_MEMINFO_SNDBUF`).
+    fn from_message(message: &[u8]) -> Option<Self> {
+        let attributes = &message[MESSAGE..];
+        let info = find_attribute(attributes, INET_DIAG_INFO)?;
+        let memory = find_attribute(attributes, INET_DIAG_SKMEMINFO)?;
+        let is_whole = info.len() >= 152 && memory.len() >= 16;
+        is_whole.then(|| Self {
+            cookie: read_u64(message, 44),
+            receive_buffer: read_u32(memory, 4).into(),
+            send_buffer: read_u32(memory, 12).into(),
+            send_rtt_us: read_u32(info, 68),
+            receive_rtt_us: read_u32(info, 92),
+            bytes_acked: read_u64(info, 120),
+            bytes_received: read_u64(info, 128),
+            min_rtt_us: Some(read_u32(info, 148)).filter(|it| *it != u32::MAX),
+        })
+    }
+}
+
+/// A request for sockets.
+struct Query {
+    /// Attribute numbers.
+    attributes: &'static [u16],
+    /// Mask of states.
+    states: u32,
+}
+
 /// Visits all TCP sockets, IPv4 and IPv6.
 ///
 /// # Errors
 /// [`crate::Error`] if the kernel does not tell.
 pub fn for_each_socket(each: &mut dyn FnMut(&Socket<'_>)) -> Result<()> {
+    let query = Query {
+        attributes: &[INET_DIAG_CONG],
+        states: u32::MAX,
+    };
+    dump_sockets(&query, &mut |message| each(&Socket::from_message(message)))
+}
+
+/// Visits all TCP connections that may carry data, IPv4 and IPv6.
+///
+/// # Errors
+/// [`crate::Error`] if the kernel does not tell.
+pub fn for_each_connection(each: &mut dyn FnMut(&BufferedConnection)) -> Result<()> {
+    let query = Query {
+        attributes: &[INET_DIAG_INFO, INET_DIAG_SKMEMINFO],
+        states: 1 << TCP_ESTABLISHED | 1 << TCP_FIN_WAIT1 | 1 << TCP_CLOSE_WAIT,
+    };
+    dump_sockets(&query, &mut |message| {
+        BufferedConnection::from_message(message)
+            .iter()
+            .for_each(&mut *each);
+    })
+}
+
+fn dump_sockets(query: &Query, each: &mut dyn FnMut(&[u8])) -> Result<()> {
     let diag = open_netlink().context(
         "the kernel does not tell which sockets there are (CONFIG_INET_DIAG, CONFIG_INET_TCP_DIAG)",
     )?;
     for family in [libc::AF_INET, libc::AF_INET6] {
-        dump_family(&diag, family as u8, each)?;
+        dump_family(&diag, family as u8, query, each)?;
     }
     Ok(())
 }
@@ -54,7 +144,12 @@ fn open_netlink() -> Result<OwnedFd> {
     Ok(diag)
 }
 
-fn dump_family(diag: &OwnedFd, family: u8, each: &mut dyn FnMut(&Socket<'_>)) -> Result<()> {
+fn dump_family(
+    diag: &OwnedFd,
+    family: u8,
+    query: &Query,
+    each: &mut dyn FnMut(&[u8]),
+) -> Result<()> {
     let mut request = Vec::with_capacity(HEADER + REQUEST);
     let flags = (libc::NLM_F_REQUEST | libc::NLM_F_DUMP) as u16;
     request.extend(((HEADER + REQUEST) as u32).to_ne_bytes());
@@ -62,8 +157,9 @@ fn dump_family(diag: &OwnedFd, family: u8, each: &mut dyn FnMut(&Socket<'_>)) ->
     request.extend(flags.to_ne_bytes());
     request.extend([0; 8]);
     let protocol = libc::IPPROTO_TCP as u8;
-    request.extend([family, protocol, 1 << (INET_DIAG_CONG - 1), 0]);
-    request.extend(u32::MAX.to_ne_bytes());
+    let extensions = query.attributes.iter().map(|it| 1u8 << (it - 1)).sum();
+    request.extend([family, protocol, extensions, 0]);
+    request.extend(query.states.to_ne_bytes());
     // Any addresses, ports and cookies.
     request.resize(HEADER + REQUEST, 0);
     send(diag.as_raw_fd(), &request, MsgFlags::empty()).context("asking for sockets")?;
@@ -80,7 +176,7 @@ fn dump_family(diag: &OwnedFd, family: u8, each: &mut dyn FnMut(&Socket<'_>)) ->
 }
 
 /// Reads messages; false after the last one.
-fn read_messages(mut rest: &[u8], each: &mut dyn FnMut(&Socket<'_>)) -> Result<bool> {
+fn read_messages(mut rest: &[u8], each: &mut dyn FnMut(&[u8])) -> Result<bool> {
     while rest.len() >= HEADER {
         let length = read_u32(rest, 0) as usize;
         let kind = u16::from_ne_bytes([rest[4], rest[5]]);
@@ -97,11 +193,7 @@ fn read_messages(mut rest: &[u8], each: &mut dyn FnMut(&Socket<'_>)) -> Result<b
                 );
             }
             _ if kind == SOCK_DIAG_BY_FAMILY && body.len() >= MESSAGE => {
-                let name = find_attribute(&body[MESSAGE..], INET_DIAG_CONG);
-                each(&Socket {
-                    is_listener: body[1] == TCP_LISTEN,
-                    congestion_control: name.and_then(c_text),
-                });
+                each(body);
             }
             _ => {}
         }
@@ -142,6 +234,12 @@ fn read_u32(bytes: &[u8], at: usize) -> u32 {
     u32::from_ne_bytes(word)
 }
 
+fn read_u64(bytes: &[u8], at: usize) -> u64 {
+    let mut word = [0; 8];
+    word.copy_from_slice(&bytes[at..at + 8]);
+    u64::from_ne_bytes(word)
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test may fail by unwrap")]
@@ -169,7 +267,8 @@ mod tests {
         let mut bytes = message(1, b"htcp\0");
         bytes.extend(message(TCP_LISTEN, b"bbr\0"));
         let mut found = Vec::new();
-        let more = read_messages(&bytes, &mut |socket| {
+        let more = read_messages(&bytes, &mut |message| {
+            let socket = Socket::from_message(message);
             let name = socket.congestion_control.unwrap().to_owned();
             found.push((socket.is_listener, name));
         });
@@ -185,5 +284,31 @@ mod tests {
         bytes.extend((libc::NLMSG_DONE as u16).to_ne_bytes());
         bytes.resize(20, 0);
         assert!(!read_messages(&bytes, &mut |_| {}).unwrap());
+    }
+
+    #[test]
+    fn connection_of_this_machine_is_found_with_its_buffers() {
+        use std::io::{Read as _, Write as _};
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut sender = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut receiver, _) = listener.accept().unwrap();
+        sender.write_all(&[7; 1013]).unwrap();
+        receiver.read_exact(&mut [0; 1013]).unwrap();
+        let size = nix::sys::socket::getsockopt(&receiver, nix::sys::socket::sockopt::RcvBuf);
+        let size = size.unwrap() as u64;
+        let mut found = None;
+        // Nobody else on the machine has received just that.
+        for_each_connection(&mut |it| {
+            if it.bytes_received == 1013 && it.receive_buffer == size {
+                found = Some(*it);
+            }
+        })
+        .unwrap();
+        let found = found.unwrap();
+        assert!(found.send_buffer > 0 && found.cookie != 0, "{found:?}");
+        assert!(
+            found.min_rtt_us.is_some_and(|it| it < 1_000_000),
+            "{found:?}"
+        );
     }
 }

@@ -41,6 +41,8 @@ pub(crate) struct Learner<'a> {
     pub(crate) clamp: bool,
     /// Whether timeouts of connections that recover, and of SYNs, are learned.
     pub(crate) timers: bool,
+    /// Whether limits of buffers follow the connections.
+    pub(crate) buffers: bool,
     /// Seed of the control group.
     pub(crate) seed: u64,
 }
@@ -296,6 +298,9 @@ fn configuration_text(
         if learner.timers && *learner.mode != Mode::Classic {
             window += "\n[timers]\nenabled = true\n";
         }
+        if learner.buffers && *learner.mode != Mode::Classic {
+            window += "\n[buffers]\nenabled = true\n";
+        }
         if learner.mode.has_control_group() {
             // A salt has 63 bits.
             let salt = mix(learner.seed) >> 1;
@@ -343,6 +348,7 @@ mod tests {
             windows: &[],
             clamp: false,
             timers: false,
+            buffers: false,
             seed: 1,
         };
         let text = configuration_text(
@@ -369,6 +375,7 @@ mod tests {
             windows: &[10, 32],
             clamp: true,
             timers: true,
+            buffers: true,
             seed: u64::MAX,
         };
         let place = Path::new("/p");
@@ -381,6 +388,7 @@ mod tests {
         assert_eq!(windows["segments"][1].as_integer(), Some(32));
         assert_eq!(table["clamp"]["prefixes"][1].as_str(), Some("fd00::/8"));
         assert_eq!(table["timers"]["enabled"].as_bool(), Some(true));
+        assert_eq!(table["buffers"]["enabled"].as_bool(), Some(true));
         assert_eq!(table["control"]["share"].as_float(), Some(0.5));
         assert!(table["control"]["salt"].as_integer().unwrap() >= 0);
     }

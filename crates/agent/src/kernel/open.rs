@@ -1,6 +1,6 @@
 //! Long connections: the iterator that scores them before their end (`learn_open.bpf.c`).
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::ptr::null_mut;
 use std::sync::Arc;
@@ -240,6 +240,19 @@ impl Kernel {
             if is_due(age_ns, u64::MAX, count, &self.params) {
                 found.namespaces.insert(conn.netns);
             }
+        });
+        Ok(found)
+    }
+
+    /// Network namespaces with measured connections, by the lower halves of their cookies; 0: unknown
+    /// ones.
+    ///
+    /// # Errors
+    /// The slots cannot be read.
+    pub fn connection_namespaces(&self) -> Result<BTreeSet<u32>> {
+        let mut found = BTreeSet::new();
+        Slots::map(self.map(names::CONNS))?.each(|conn| {
+            found.insert(conn.netns);
         });
         Ok(found)
     }

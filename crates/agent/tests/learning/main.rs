@@ -7,6 +7,7 @@ mod agent_buffers;
 mod agent_limited;
 mod agent_long;
 mod agent_loss;
+mod buffers;
 mod clamps;
 mod containers;
 mod control;

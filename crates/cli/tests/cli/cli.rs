@@ -21,6 +21,7 @@ fn status_is_told() {
         "40 decided by what is known of their networks",
         "20 with a larger initial window",
         "8 connections to 1 host clamped, 2 refused; looks take 0.500 % of a processor\n",
+        "raised in 2 of 3 network namespaces, 1 left alone; sockets have 12.0 MB of 300 MB\n",
         "700 of 980 ended connections scored, by wall time",
         "25.0 % of the host-hours are kept, 5600 left out by this agent\n",
         "problems          kernel BTF is absent\n                  the store is full\n",
@@ -72,6 +73,31 @@ fn clamps_are_listed() {
     let one = agent.run(&["--json", "clamps", "--limit", "1"]).ok();
     let one: Value = serde_json::from_str(&one).unwrap();
     assert_eq!(one["hosts"].as_array().unwrap().len(), 1);
+}
+
+#[test]
+fn buffers_are_listed_by_network_namespace() {
+    let agent = Agent::new(answer);
+    let text = agent.run(&["buffers"]).ok();
+    let rows: Vec<Vec<&str>> = text
+        .lines()
+        .skip(1)
+        .map(|line| line.split_whitespace().collect())
+        .collect();
+    let raised = [
+        "1", "tcp_wmem", "4.19", "MB", "16.8", "MB", "33.6", "MB", "7",
+    ];
+    assert_eq!(rows[1], raised);
+    assert_eq!(
+        rows[3],
+        [
+            "4711", "(web)", "tcp_wmem", "200", "kB", "200", "kB", "left", "alone", "2"
+        ]
+    );
+    assert!(text.contains("Nothing is set"), "{text}");
+    let one = agent.run(&["--json", "buffers", "--limit", "1"]).ok();
+    let one: Value = serde_json::from_str(&one).unwrap();
+    assert_eq!(one["namespaces"].as_array().unwrap().len(), 1);
 }
 
 #[test]

@@ -98,6 +98,7 @@ impl Testbed {
                     windows: &allowed.windows,
                     clamp: allowed.clamp,
                     timers: allowed.timers,
+                    buffers: allowed.buffers,
                     seed: scenario.path.seed,
                 };
                 let learner = match mode {
@@ -106,6 +107,7 @@ impl Testbed {
                         windows: &[],
                         clamp: false,
                         timers: false,
+                        buffers: false,
                         ..learner
                     },
                     _ => learner,

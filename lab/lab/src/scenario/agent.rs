@@ -30,6 +30,9 @@ pub struct Learning {
     /// Whether timeouts of connections that recover, and of SYNs, are learned.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub timers: bool,
+    /// Whether limits of buffers follow the connections.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub buffers: bool,
 }
 
 impl Learning {
@@ -57,12 +60,14 @@ impl Learning {
         let windows = table.list("windows", MOST, &expected, window, form);
         let clamp = table.value("clamp").unwrap_or(false);
         let timers = table.value("timers").unwrap_or(false);
+        let buffers = table.value("buffers").unwrap_or(false);
         table.refuse_unknown_keys();
         table.is_sound().then_some(Self {
             arms,
             windows,
             clamp,
             timers,
+            buffers,
         })
     }
 }
@@ -92,6 +97,7 @@ mod tests {
             ("windows = [10, 0]", "3:16"),
             ("windows = [10, 10000]", "even numbers from 10 to 32"),
             ("clamp = 1", "expected a boolean"),
+            ("buffers = \"on\"", "expected a boolean"),
             ("windows = [11]", "even numbers from 10 to 32"),
         ] {
             let fault = read(text).unwrap_err();

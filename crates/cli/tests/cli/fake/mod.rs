@@ -223,6 +223,9 @@ pub fn status() -> Value {
         "kernel_busy_time": false, "looks": null,
         "clamps": { "hosts": 1, "connections": 8, "set": 90, "refused": 2,
                     "looks": { "number": 100, "cpu_us": 100_000, "interval_s": 0.2 } },
+        "buffers": { "namespaces": 3, "raised": 2, "left": 1, "raises": 5, "lowerings": 1, "step_backs": 0,
+                     "memory_bytes": 12_000_000u64, "memory_mark_bytes": 300_000_000u64,
+                     "looks": { "number": 100, "cpu_us": 40_000, "interval_s": 0.2 } },
         "hosts": 12, "hosts_max": 65_536, "map_bytes": 61_000_000u64,
         "resident_bytes": 12_300_000u64, "counters": counters, "events_stored": 1880, "events_lost": 3,
         "events_share": 0.25, "events_left_out": 5600, "snapshot_age_s": 12, "health": "warning", "problems": ["kernel BTF is absent", "the store is full"],
@@ -245,6 +248,16 @@ pub fn answer(method: &str, path: &str) -> (u16, String) {
             { "address": "10.0.0.8", "netns": 1, "container": "web", "segments": null, "max_rate_bytes_per_s": 0,
               "min_rtt_us": 0, "connections": 1, "clamped": 0, "left": 0 },
         ] }),
+        ("GET", "/v1/buffers") => {
+            json!({ "enabled": true, "sets": false, "max_bytes": 134_217_728u64, "namespaces": [
+            { "netns": 1, "left": false,
+              "receive": { "first_bytes": 6_291_456u64, "now_bytes": 6_291_456u64, "wanted_bytes": null, "connections": 0 },
+              "send": { "first_bytes": 4_194_304u64, "now_bytes": 16_777_216u64, "wanted_bytes": 33_554_432u64, "connections": 7 } },
+            { "netns": 4711, "container": "web", "left": true,
+              "receive": { "first_bytes": 6_291_456u64, "now_bytes": 6_291_456u64, "wanted_bytes": null, "connections": 0 },
+              "send": { "first_bytes": 200_000u64, "now_bytes": 200_000u64, "wanted_bytes": null, "connections": 2 } },
+        ] })
+        }
         ("GET", "/v1/hosts") => hosts(),
         ("GET", "/v1/hosts/192.0.2.10" | "/v1/hosts/2001%3Adb8%3A%3A1") => json!([{
             "host": host("192.0.2.10", 9, &[arm("bbr", 0.9375, 8.0), arm("cubic", 0.0625, 0.0)]),

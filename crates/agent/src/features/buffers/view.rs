@@ -1,0 +1,70 @@
+//! Types of the feature's responses.
+
+use serde::{Deserialize, Serialize};
+
+use crate::view::Looks;
+
+/// Metrics of the limits of buffers.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize, PartialEq)]
+pub struct BufferFigures {
+    /// Number of network namespaces that are followed.
+    pub namespaces: u64,
+    /// Number of network namespaces with a raised limit.
+    pub raised: u64,
+    /// Number of network namespaces that are left alone: somebody else has changed a limit.
+    pub left: u64,
+    /// Number of times that a limit was raised.
+    pub raises: u64,
+    /// Number of times that a limit was lowered for lack of need.
+    pub lowerings: u64,
+    /// Number of times that a limit was lowered for lack of memory.
+    pub step_backs: u64,
+    /// Memory of all TCP sockets, bytes.
+    pub memory_bytes: u64,
+    /// Memory of all TCP sockets from which limits fall, bytes.
+    pub memory_mark_bytes: u64,
+    /// Polls of the connections.
+    pub looks: Looks,
+}
+
+/// `GET /v1/buffers`: limits of buffers.
+#[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
+pub struct Buffers {
+    /// Whether limits are followed.
+    pub enabled: bool,
+    /// Whether limits are set: not in a dry run, nor under advice.
+    pub sets: bool,
+    /// Largest limit, bytes.
+    pub max_bytes: u64,
+    /// Network namespaces with connections, by cookie.
+    pub namespaces: Vec<NamespaceBuffers>,
+}
+
+/// Limits of a network namespace.
+#[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
+pub struct NamespaceBuffers {
+    /// Network namespace cookie.
+    pub netns: u64,
+    /// Pod or container that has this network namespace, if its runtime says so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub container: Option<String>,
+    /// Whether it is left alone, since somebody else has changed a limit.
+    pub left: bool,
+    /// `net.ipv4.tcp_rmem`.
+    pub receive: BufferLimit,
+    /// `net.ipv4.tcp_wmem`.
+    pub send: BufferLimit,
+}
+
+/// A limit: the third number of a sysctl.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize, PartialEq)]
+pub struct BufferLimit {
+    /// Limit before the first change, bytes.
+    pub first_bytes: u64,
+    /// Limit in force, bytes.
+    pub now_bytes: u64,
+    /// Next limit, bytes; `None`: the limit stays.
+    pub wanted_bytes: Option<u64>,
+    /// Number of open connections at the limit.
+    pub connections: u64,
+}
