@@ -106,6 +106,22 @@ impl Bench<'_> {
         .context("no connection got a clamp")?;
         Ok("a connection bounded on its way".to_owned())
     }
+
+    /// A connection that ends tells of its network.
+    pub fn timers(&self) -> Result<String> {
+        let pair = bed::pair("timers")?;
+        let keys = "[timers]\nenabled = true\n";
+        let agent = Agent::start_with(self.binary, &pair, "timers", keys)?;
+        bed::transfer(&pair, SCORED_BYTES, None)?;
+        until(|| Ok(agent.figure("/timers/networks")? > 0)).with_context(|| {
+            let problems = agent.status().map(|status| status["problems"].to_string());
+            format!(
+                "nothing is known of a network: {}",
+                problems.unwrap_or_default()
+            )
+        })?;
+        Ok("round trips of a network measured".to_owned())
+    }
 }
 
 /// Waits for a condition, for at most [`PATIENCE`].

@@ -274,6 +274,7 @@ impl Bench<'_> {
             "learning by busy time" => self.learn(true),
             "learning from long connections" => self.long(),
             "learned clamps" => self.clamps(),
+            "timers" => self.timers(),
             "policies" => self.policy(),
             "policies: open connections" => self.existing(false),
             "policies: later stages" => self.existing(true),
