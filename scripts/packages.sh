@@ -20,8 +20,11 @@ PATH=$PWD/$tools/bin:$PATH
 # Where the C compiler finds libelf.a and libz.a.
 LIBBPF_SYS_LIBRARY_PATH=$(dirname "$(gcc -print-file-name=libelf.a)"):$(dirname "$(gcc -print-file-name=libz.a)")
 export LIBBPF_SYS_LIBRARY_PATH
-# Equal functions are folded where Rust brings the linker, which can.
-[[ $(uname -m) != x86_64 ]] || export RUSTFLAGS='-C link-arg=-Wl,--icf=all'
+# Equal functions are folded where the linker can: lld, which Rust brings on x86-64 since 1.90.
+folding='-C link-arg=-Wl,--icf=all' tried=$(mktemp -d)
+# shellcheck disable=SC2086
+if rustc $folding -o "$tried/tried" - <<<'fn main() {}' 2>/dev/null; then export RUSTFLAGS=$folding; fi
+rm -r "$tried"
 rm -rf target/package target/packages
 mkdir -p target/packages
 # It writes one beside each crate of the workspace.
