@@ -354,7 +354,9 @@ impl Network {
         let [control, drawn] = &self.groups;
         let beyond = |part: f64, whole: f64, of_control: f64, most: f64| {
             let excess = part - of_control * whole;
-            excess >= SPURIOUS_LEAST && excess > most * whole
+            let bound = most * whole;
+            // Two standard errors of a count that is at the bound.
+            excess >= SPURIOUS_LEAST && excess > bound + 2.0 * bound.sqrt()
         };
         let usual = Sums::share(control.dsacks, control.segs);
         let usual_exchanges = Sums::share(control.spurious_exchanges, control.exchanges);
@@ -524,6 +526,22 @@ mod tests {
             least = least.min(network.timers(&LADDER).floor_us);
         }
         assert_eq!(least, 20_000);
+    }
+
+    #[test]
+    fn few_duplicates_of_few_segments_are_chance() {
+        let mut network = Network::default();
+        while network.timers(&LADDER).floor_us != 8000 {
+            note(&mut network, |_| {});
+        }
+        note(&mut network, |it| {
+            (it.segs_out, it.retrans, it.dsacks) = (600, 60, 5)
+        });
+        assert_eq!(network.harm(), None);
+        note(&mut network, |it| {
+            (it.segs_out, it.retrans, it.dsacks) = (600, 60, 9)
+        });
+        assert_eq!(network.harm(), Some(Harm::Spurious));
     }
 
     #[test]
