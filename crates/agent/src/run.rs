@@ -51,9 +51,8 @@ fn make_state_directory(path: &Path) -> Result<()> {
     Ok(Store::make_private(path)?)
 }
 
-/// Bounds the free memory that glibc's allocator keeps. By default each of the short-lived threads
-/// that walk the hosts may leave an arena behind, with half a MiB of it, and the heap keeps as much as
-/// the largest block that was freed.
+/// Bounds the free memory that glibc's allocator keeps. By default a short-lived thread may leave an
+/// arena behind, with half a MiB of it. The heap keeps as much as the largest block that was freed.
 fn bound_free_memory() {
     #[cfg(target_env = "gnu")]
     // SAFETY: plain calls; the only thread so far makes them. A refusal changes nothing.

@@ -50,6 +50,9 @@ const FIRST_SHARE_Q16: u32 = raw::THALWEG_ONE_Q16 / 16 * 15;
 const SHARE_Q16: u32 = raw::THALWEG_ONE_Q16 / 32 * 31;
 const FIRST_CONNECTIONS: u32 = 200;
 
+/// Most known networks.
+const NETWORKS_MAX: usize = raw::THALWEG_TIMERS_NETWORKS as usize;
+
 /// `[timers]`.
 #[derive(Debug, PartialEq, Eq)]
 struct Configured {
@@ -155,6 +158,22 @@ fn read_retries() -> Option<(u64, SynRetries)> {
     Some((system::netns_cookie().ok()?, retries))
 }
 
+/// Forgets the eighth of the networks whose last connection ended longest ago.
+fn make_room(networks: &mut HashMap<HostKey, Network>, programs: &Programs) -> Result<()> {
+    let mut times: Vec<u64> = networks.values().map(|it| it.seen_ns).collect();
+    times.sort_unstable();
+    let bound_ns = times[times.len() / 8];
+    let old: Vec<HostKey> = (networks.iter())
+        .filter(|(_, it)| it.seen_ns <= bound_ns)
+        .map(|(key, _)| *key)
+        .collect();
+    for key in old {
+        programs.remove(&key)?;
+        networks.remove(&key);
+    }
+    Ok(())
+}
+
 /// Key of the network of an address.
 fn network_key(setup: &Setup, netns: u64, address: IpAddr) -> Option<HostKey> {
     let (v4, v6) = (setup.networks.ipv4_prefix, setup.networks.ipv6_prefix);
@@ -202,10 +221,8 @@ impl State {
             let Some(key) = network_key(setup, report.netns, remote) else {
                 continue;
             };
-            if networks.len() >= raw::THALWEG_TIMERS_NETWORKS as usize
-                && !networks.contains_key(&key)
-            {
-                continue;
+            if networks.len() >= NETWORKS_MAX && !networks.contains_key(&key) {
+                make_room(&mut networks, programs)?;
             }
             let network = networks.entry(key).or_default();
             let before = network.timers(&session.ladder);
@@ -233,13 +250,13 @@ impl State {
         Ok(())
     }
 
-    fn view(&self, context: Option<&Context<'_>>) -> view::Timers {
+    fn view(&self, context: &Context<'_>) -> view::Timers {
         let session = self.session();
         let networks = self.networks();
         let mut networks: Vec<_> = networks
             .iter()
             .map(|(key, network)| {
-                let containers = context.map(|it| &it.containers);
+                let containers = &context.containers;
                 view::NetworkTimers::new(key, network, &session.ladder, containers)
             })
             .collect();
@@ -361,7 +378,7 @@ impl Feature for State {
     fn stop(&self, _: &Context<'_>) -> Result<()> {
         let session = std::mem::take(&mut *self.session());
         match session.programs() {
-            Some(programs) => programs.clear(),
+            Some(programs) => programs.expire(),
             None => Ok(()),
         }
     }
@@ -377,7 +394,7 @@ impl Feature for State {
         let networks = self.networks();
         let known = key.and_then(|key| Some((key, networks.get(&key)?)));
         Ok(known.map(|(key, network)| {
-            let containers = Some(&context.containers);
+            let containers = &context.containers;
             json!(view::NetworkTimers::new(
                 &key,
                 network,
@@ -396,7 +413,7 @@ impl Feature for State {
     }
 
     fn answer(&self, _: &str, _: &Uri, context: &Context<'_>) -> Answer<Response> {
-        Ok(Json(self.view(Some(context))).into_response())
+        Ok(Json(self.view(context)).into_response())
     }
 
     fn status(&self) -> Option<Value> {

@@ -16,7 +16,7 @@ const DISABLED: &str = "[arms]\nallow = [\"cubic\"]\n";
 /// Numbers of both sysctls before the agent.
 const FIRST: &str = "4096\t65536\t131072";
 const FIRST_BYTES: u64 = 131_072;
-/// The same of a side that is not limited.
+/// Program of a side that is not limited, in the same form.
 const AMPLE: &str = "4096\t65536\t8388608";
 /// The path carries 2.5 MB/s with 40 ms: four times as much is 400 kB, and 20 % for its queue at the
 /// first round trip. Limits are multiples of 64 KiB.

@@ -157,7 +157,7 @@ mod tests {
         assert_eq!(LADDER.syn_us(1, 170_000.0), None);
     }
 
-    /// Of the kernel's documentation (ip-sysctl): 131 s with six retransmissions, since Linux 6.5 of
+    /// Times of the kernel's documentation (ip-sysctl): 131 s with six retransmissions, since Linux 6.5 of
     /// four more in a line; before, 127 s.
     #[test]
     fn connect_gives_up_no_sooner() {

@@ -117,7 +117,7 @@ impl Sums {
 pub struct Effect {
     /// Difference of the mean logarithms, bits; −1 is half of the time.
     pub bits: f64,
-    /// Its standard error.
+    /// Standard error of the difference.
     pub error_bits: f64,
 }
 
@@ -159,7 +159,7 @@ impl Ascent {
     }
 }
 
-/// What is known of a network.
+/// Knowledge of a network.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Network {
     /// Round trips that one connection in ten exceeds, µs.

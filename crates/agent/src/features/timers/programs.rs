@@ -8,7 +8,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Context, Result, ensure};
 use libbpf_rs::libbpf_sys::BPF_CGROUP_SOCK_OPS;
-use libbpf_rs::{MapCore, MapFlags, MapHandle, Object, Program, RingBuffer, RingBufferBuilder};
+use libbpf_rs::{
+    ErrorKind, MapCore, MapFlags, MapHandle, Object, Program, RingBuffer, RingBufferBuilder,
+};
 use thalweg_bpf_objects::names::timers::{maps as names, programs};
 use thalweg_bpf_types::{bytes_of, from_bytes, key_to_raw, raw};
 use thalweg_control::pins::remove_file;
@@ -176,13 +178,31 @@ impl Programs {
             .update(bytes_of(&key), bytes_of(&timers), MapFlags::ANY)?)
     }
 
-    /// Takes all timers out of the table. Those in force end with the recoveries that they are for.
+    /// Takes the timers of a network out of the table.
     ///
     /// # Errors
     /// The kernel's.
-    pub fn clear(&self) -> Result<()> {
+    pub fn remove(&self, network: &HostKey) -> Result<()> {
+        match self.timers.delete(bytes_of(&key_to_raw(network))) {
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(error.into()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Ends all timers for new connections. Those in force end with the recoveries that they are for,
+    /// and a SYN on its way still finds its number of retransmissions.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn expire(&self) -> Result<()> {
         for key in batch::collect_keys(&self.timers)? {
-            self.timers.delete(&key)?;
+            let present = self.timers.lookup(&key, MapFlags::ANY)?;
+            if let Some(mut timers) = present.and_then(|it| from_bytes::<raw::thalweg_timers>(&it))
+            {
+                timers.until_ns = 0;
+                self.timers
+                    .update(&key, bytes_of(&timers), MapFlags::EXIST)?;
+            }
         }
         Ok(())
     }

@@ -1,7 +1,6 @@
 //! Types of the feature's responses.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use thalweg_learner::HostKey;
@@ -92,7 +91,7 @@ impl NetworkTimers {
         key: &HostKey,
         network: &Network,
         ladder: &Ladder,
-        containers: Option<&Arc<HashMap<u64, String>>>,
+        containers: &HashMap<u64, String>,
     ) -> Self {
         let timers = network.timers(ladder);
         let (connections, control, drawn) = network.counts();
@@ -106,7 +105,7 @@ impl NetworkTimers {
         Self {
             name: key.to_string(),
             netns: key.netns,
-            container: containers.and_then(|it| it.get(&key.netns).cloned()),
+            container: containers.get(&key.netns).cloned(),
             floor_us: Some(timers.floor_us).filter(|us| *us != 0),
             syn_us: Some(timers.syn_us).filter(|us| *us != 0),
             rtt_us: network.longest_rtt_us() as u32,
