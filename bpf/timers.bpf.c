@@ -51,7 +51,8 @@ struct timed {
 	__u32 floors;
 	__u16 syn_retrans;
 	__u16 flags; /* enum thalweg_timed_flag */
-	__u32 usual_syn_count; /* to put back; 0: it was not changed */
+	__u16 syn_count; /* retransmissions that it got for a lost SYN; 0: it has its own number */
+	__u16 usual_syn_count; /* to put back */
 };
 
 struct {
@@ -172,9 +173,46 @@ static __noinline int lose_syn(struct bpf_sock_ops *ops)
 	count = t->syn_count;
 	if (bpf_setsockopt(ops, SOL_TCP, TCP_SYNCNT, &count, sizeof(count)))
 		return 0;
+	timed->syn_count = t->syn_count;
 	timed->usual_syn_count = t->usual_syn_count;
 	timed->syn_us = t->syn_us;
 	__sync_fetch_and_sub(&t->credit, THALWEG_SYN_CREDIT);
+	return 0;
+}
+
+/* Sets the least retransmission timeout; 0 or -errno. */
+static __always_inline int set_floor(struct bpf_sock_ops *ops, int us)
+{
+	return bpf_setsockopt(ops, SOL_TCP, TCP_BPF_RTO_MIN, &us, sizeof(us));
+}
+
+/* Puts back what a lost SYN got. A number that the application has set since stays. */
+static __always_inline void put_back_syn_count(struct bpf_sock_ops *ops, struct context *c,
+					       struct timed *timed)
+{
+	int count = timed->usual_syn_count;
+
+	if (timed->syn_count && find_tcp(c) &&
+	    connection_of(c)->icsk_syn_retries == timed->syn_count)
+		bpf_setsockopt(ops, SOL_TCP, TCP_SYNCNT, &count, sizeof(count));
+	timed->syn_count = 0;
+}
+
+/* A socket connects, perhaps once more: an attempt that failed leaves nothing to the next one. */
+static __noinline int begin_connect(struct bpf_sock_ops *ops)
+{
+	struct context c = {};
+	struct timed *timed;
+
+	if (!find_sock(&c, ops))
+		return 0;
+	timed = timed_of(&c, 0);
+	if (!timed)
+		return 0;
+	put_back_syn_count(ops, &c, timed);
+	if (timed->floor_us)
+		set_floor(ops, THALWEG_RTO_MIN_US);
+	*timed = (struct timed){};
 	return 0;
 }
 
@@ -184,7 +222,6 @@ static __noinline int answer_syn(struct bpf_sock_ops *ops)
 	struct context c = {};
 	struct thalweg_timers *t;
 	struct timed *timed;
-	int count;
 
 	if (!find_sock(&c, ops))
 		return 0;
@@ -195,12 +232,8 @@ static __noinline int answer_syn(struct bpf_sock_ops *ops)
 		return 0;
 	}
 	timed = timed_of(&c, 0);
-	if (!timed)
-		return 0;
-	count = timed->usual_syn_count;
-	if (count)
-		bpf_setsockopt(ops, SOL_TCP, TCP_SYNCNT, &count, sizeof(count));
-	timed->usual_syn_count = 0;
+	if (timed)
+		put_back_syn_count(ops, &c, timed);
 	return 0;
 }
 
@@ -222,12 +255,6 @@ static __always_inline int takes_floor(struct context *c, struct timed *timed)
 		return is_usual(c, timed);
 	timed->flags |= THALWEG_TIMED_NO_SACK;
 	return 0;
-}
-
-/* Sets the least retransmission timeout; 0 or -errno. */
-static __always_inline int set_floor(struct bpf_sock_ops *ops, int us)
-{
-	return bpf_setsockopt(ops, SOL_TCP, TCP_BPF_RTO_MIN, &us, sizeof(us));
 }
 
 /*
@@ -384,6 +411,9 @@ SEC("sockops")
 int timers_sockops(struct bpf_sock_ops *ops)
 {
 	switch (ops->op) {
+	case BPF_SOCK_OPS_TCP_CONNECT_CB:
+		begin_connect(ops);
+		break;
 	case BPF_SOCK_OPS_TIMEOUT_INIT:
 		start(ops);
 		break;
