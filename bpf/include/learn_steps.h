@@ -6,17 +6,25 @@
 #include "learn_group.h"
 #include "learn_sample.h"
 
-/* Whether an arm has this name, given as two numbers. */
+/* "cubic" and its mask, "thalweg_", "dctcp" and "dctcp-re", little-endian. */
+#define CUBIC 0x6369627563ull
+#define CUBIC_MASK 0xffffffffffull
+#define THALWEG_NAME 0x5f6765776c616874ull
+#define DCTCP 0x7063746364ull
+#define DCTCP_RENO 0x65722d7063746364ull
+
+/*
+ * Whether an arm has this name, given as two numbers. To the learner "thalweg_cubic", perhaps
+ * with a number, is cubic (idle_cubic.bpf.c).
+ */
 static __always_inline int is_named(const struct thalweg_arm *arm, __u64 first, __u64 rest)
 {
 	const __u64 *name = (const __u64 *)arm->name;
 
-	return name[0] == first && name[1] == rest;
+	return (name[0] == first && name[1] == rest) ||
+	       (first == THALWEG_NAME && (rest & CUBIC_MASK) == CUBIC && name[0] == CUBIC &&
+		!name[1]);
 }
-
-/* "dctcp", and "dctcp-re", little-endian. */
-#define DCTCP 0x7063746364ull
-#define DCTCP_RENO 0x65722d7063746364ull
 
 /*
  * Whether an arm runs under this name. Without ECN the kernel's dctcp goes on as dctcp-reno

@@ -647,6 +647,9 @@ struct thalweg_counters {
 	__u64 windows_overridden; /* initial windows that another one replaced before the first data */
 };
 
+/* It uses the key. */
+#include "thalweg_idle_abi.h"
+
 #define THALWEG_ASSERT_SIZE(type, bytes) \
 	_Static_assert(sizeof(struct type) == (bytes), "size of struct " #type)
 THALWEG_ASSERT_SIZE(thalweg_host_key, 32);
@@ -671,6 +674,8 @@ THALWEG_ASSERT_SIZE(thalweg_conn, 152);
 THALWEG_ASSERT_SIZE(thalweg_event, 232);
 THALWEG_ASSERT_SIZE(thalweg_cc_name, THALWEG_CC_NAME);
 THALWEG_ASSERT_SIZE(thalweg_counters, 256);
+THALWEG_ASSERT_SIZE(thalweg_idle_network, 16);
+THALWEG_ASSERT_SIZE(thalweg_idle_settings, 16);
 THALWEG_ASSERT_SIZE(thalweg_timers, 40);
 THALWEG_ASSERT_SIZE(thalweg_timers_report, 80);
 

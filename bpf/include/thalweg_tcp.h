@@ -55,8 +55,8 @@ enum {
 	SK_PACING_NEEDED = 1, /* TCP paces by timers of its own, unless the qdisc fq does it */
 };
 
-/* enum tcp_ca_event, an int to the verifier. Numbers as since Linux 4.19. */
-enum {
+/* An int to the verifier. Numbers as since Linux 4.19. */
+enum tcp_ca_event {
 	CA_EVENT_TX_START = 0, /* sends with nothing in flight */
 	CA_EVENT_CWND_RESTART = 1, /* sends again after an idle time longer than an RTO */
 	CA_EVENT_LOSS = 3, /* retransmission time-out */
@@ -120,6 +120,9 @@ struct tcp_sock {
 	__u32 snd_ssthresh; /* segments */
 	__u32 snd_cwnd_clamp; /* segments, at most */
 	__u32 mss_cache; /* bytes */
+	__u32 write_seq; /* behind the last byte that the application wrote */
+	__u32 data_segs_out; /* data segments sent, ever */
+	__u32 total_retrans; /* those among them that were sent again */
 	__u32 srtt_us; /* smoothed, times 8 */
 	__u32 lost; /* segments counted as lost, ever */
 	__u32 snd_una; /* first sequence number that is not acknowledged */

@@ -10,11 +10,13 @@ use libbpf_cargo::SkeletonBuilder;
 use libbpf_rs::ObjectBuilder;
 
 /// Objects without a skeleton: kept as long as the command runs, and pinned.
-const OBJECTS: [&str; 10] = [
+const OBJECTS: [&str; 12] = [
     "learn",
     "learn_open",
     "learn_clamp",
     "timers",
+    "idle",
+    "idle_cubic",
     "policy",
     "policy_mark",
     "policy_existing",

@@ -22,6 +22,7 @@ features! {
     windows,
     clamps,
     timers,
+    idle,
     buffers,
     fleet,
     gain,

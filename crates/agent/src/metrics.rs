@@ -30,6 +30,22 @@ use page::Page;
 /// The content type of the text.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
+/// Writer of a feature's gauges, as name, help, key in its status.
+pub fn write_gauges(
+    gauges: &'static [(&str, &str, &str)],
+    status: Option<serde_json::Value>,
+) -> MetricsWriter {
+    let status = status.unwrap_or_default();
+    Box::new(move |page| {
+        for (name, help, key) in gauges {
+            if let Some(value) = status[key].as_u64() {
+                page.gauge(name, help, value)?;
+            }
+        }
+        Ok(())
+    })
+}
+
 /// The figures of a moment.
 struct Figures {
     status: view::Status,

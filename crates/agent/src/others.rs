@@ -12,7 +12,12 @@ use thalweg_control::{inventory, privileges};
 const CGROUPS: usize = 1000;
 
 /// Names of Thalweg's programs, which keep each other's flags.
-const OWN: [&str; 3] = ["learn_sockops", "policy_sockops", "timers_sockops"];
+const OWN: [&str; 4] = [
+    "learn_sockops",
+    "policy_sockops",
+    "timers_sockops",
+    "idle_sockops",
+];
 
 /// Sockops programs of others on a cgroup, its ancestors and its descendants, in words. Programs of
 /// another agent are among them.

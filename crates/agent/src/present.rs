@@ -201,3 +201,11 @@ pub fn with_container(name: &str, container: Option<&str>) -> String {
         None => name.to_owned(),
     }
 }
+
+/// Ratio with its interval of 95 %, for a terminal.
+pub fn ratio_cell(ratio: Option<f64>, interval: Option<(f64, f64)>) -> String {
+    match (ratio, interval) {
+        (Some(ratio), Some((low, high))) => format!("{ratio:.2} ({low:.2} to {high:.2})"),
+        _ => "-".to_owned(),
+    }
+}

@@ -76,6 +76,16 @@ pub const LEARN_CLAMP: Packed = Packed(include_bytes!(concat!(
 /// The program `timers`, for timeouts by network: needs kernel BTF.
 pub const TIMERS: Packed = Packed(include_bytes!(concat!(env!("OUT_DIR"), "/timers.bpf.z")));
 
+/// The program `idle`, which chooses connections that keep their windows over idle times: needs kernel
+/// BTF.
+pub const IDLE: Packed = Packed(include_bytes!(concat!(env!("OUT_DIR"), "/idle.bpf.z")));
+
+/// The congestion control `idle_cubic` of these connections: needs kernel BTF.
+pub const IDLE_CUBIC: Packed = Packed(include_bytes!(concat!(
+    env!("OUT_DIR"),
+    "/idle_cubic.bpf.z"
+)));
+
 /// The program `policy`: needs no kernel BTF.
 pub const POLICY: Packed = Packed(include_bytes!(concat!(env!("OUT_DIR"), "/policy.bpf.z")));
 
@@ -108,12 +118,14 @@ pub const RATE: Packed = Packed(include_bytes!(concat!(env!("OUT_DIR"), "/rate.b
 
 /// All programs that the command loads, by the names of their sources; two each come from `learn.bpf.c`
 /// and `policy.bpf.c`.
-pub const OBJECTS: [(&str, Packed); 12] = [
+pub const OBJECTS: [(&str, Packed); 14] = [
     ("learn", LEARN),
     ("learn_btf", LEARN_BTF),
     ("learn_open", LEARN_OPEN),
     ("learn_clamp", LEARN_CLAMP),
     ("timers", TIMERS),
+    ("idle", IDLE),
+    ("idle_cubic", IDLE_CUBIC),
     ("policy", POLICY),
     ("policy_btf", POLICY_BTF),
     ("policy_mark", POLICY_MARK),

@@ -56,6 +56,9 @@ pod!(
     thalweg_policy_silenced,
     thalweg_policy_event,
     thalweg_policy_outcome,
+    thalweg_idle_network,
+    thalweg_idle_settings,
+    thalweg_idle_report,
     thalweg_timers,
     thalweg_timers_report,
 );

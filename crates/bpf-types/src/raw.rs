@@ -74,6 +74,11 @@ pub const THALWEG_ONE_Q16: u32 = 65536;
 pub const THALWEG_HOUR_NS: u64 = 3600000000000;
 pub const THALWEG_GROUP_BITS: u32 = 65536;
 pub const THALWEG_NO_TRIALS: u32 = 2147483648;
+pub const THALWEG_IDLE_NETWORKS: u32 = 16384;
+pub const THALWEG_IDLE_RING: u32 = 65536;
+pub const THALWEG_IDLE_MAX_US: u32 = 300000000;
+pub const THALWEG_IDLE_BYTES: u32 = 1048576;
+pub const THALWEG_IDLE_EXCHANGES: u32 = 8;
 pub type __u8 = ::std::os::raw::c_uchar;
 pub type __s16 = ::std::os::raw::c_short;
 pub type __u16 = ::std::os::raw::c_ushort;
@@ -936,4 +941,48 @@ pub struct thalweg_counters {
     pub windows_left: __u64,
     pub windows_scored: __u64,
     pub windows_overridden: __u64,
+}
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct thalweg_idle_network {
+    pub until_ns: __u64,
+    pub kept_q16: __u32,
+    pub salt: __u32,
+}
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct thalweg_idle_settings {
+    pub name: [__u8; 16usize],
+}
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct thalweg_idle_report {
+    pub key: thalweg_host_key,
+    pub bytes: __u64,
+    pub time_us: __u64,
+    pub exchanges: __u32,
+    pub segs: __u32,
+    pub retrans: __u32,
+    pub rtt_us: __u32,
+    pub kept: __u32,
+    pub reserved: __u32,
+}
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct thalweg_idle_flow {
+    pub report: thalweg_idle_report,
+    pub acked_us: __u64,
+    pub begun_us: __u64,
+    pub train_us: __u64,
+    pub rate: __u64,
+    pub cwnd: __u32,
+    pub restart_cwnd: __u32,
+    pub begun_una: __u32,
+    pub begun_segs: __u32,
+    pub begun_retrans: __u32,
+    pub train_una: __u32,
+    pub train_end: __u32,
+    pub cookie: __u32,
+    pub paced: __u32,
+    pub reserved: __u32,
 }

@@ -123,6 +123,45 @@ pub fn load(pin: &Path, program: &Program<'_>, name: Option<&str>) -> Result<Str
     loaded.map(|()| name)
 }
 
+/// A congestion control that is registered as long as this value lives.
+pub struct Registered {
+    /// Name in the kernel.
+    pub name: String,
+    _link: Link,
+    // Dropped last.
+    _object: Object,
+}
+
+/// The link and the object are only kept.
+// SAFETY: nothing is ever called on them.
+unsafe impl Send for Registered {}
+// SAFETY: as for Send.
+unsafe impl Sync for Registered {}
+
+/// Registers a congestion control for as long as the value lives, without pins. Where its name is
+/// taken, it gets a number.
+///
+/// # Errors
+/// A fault of the program or the kernel, or nine names are taken.
+pub fn register(program: &Program<'_>) -> Result<Registered> {
+    let support = check_kernel_support()?;
+    let own = program.own_name()?;
+    let taken = system::available_ccs()?;
+    let numbered = (2..10).map(|number| format!("{own}{number}"));
+    let mut names = std::iter::once(own.clone()).chain(numbered);
+    let name = names.find(|it| !taken.contains(it));
+    let name = name.with_context(|| format!("the names {own} to {own}9 are taken"))?;
+    let mut object = program.load_object(&name, &support)?;
+    let link = struct_ops_map(&mut object)?
+        .attach_struct_ops()
+        .with_context(|| format!("registering {name} with TCP"))?;
+    Ok(Registered {
+        name,
+        _link: link,
+        _object: object,
+    })
+}
+
 /// Replaces a loaded congestion control. Open connections keep the old version until they end; new
 /// ones get the new version. At no moment is there none.
 ///

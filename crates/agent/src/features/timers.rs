@@ -20,7 +20,7 @@ use clap::Args as _;
 use serde_json::{Value, json};
 use thalweg_bpf_types::raw;
 use thalweg_control::system::{self, NetworkNamespace};
-use thalweg_learner::{HostKey, Level, Mode};
+use thalweg_learner::{HostKey, Mode};
 use thalweg_policy::Version;
 
 use crate::api::answer::Answer;
@@ -29,8 +29,10 @@ use crate::feature::{
     Context, Feature, Finding, Hint, List, MetricsWriter, Polled, Route, Settings,
 };
 use crate::kernel::{Kernel, Setup};
+use crate::reporter::{self, Loaded};
 use crate::requirements::{Need, Requirement, Trial};
 use crate::store::Store;
+use crate::trials;
 
 mod ladder;
 mod network;
@@ -40,7 +42,7 @@ mod view;
 
 use ladder::{Ladder, SynRetries};
 use network::{Network, Timers, When};
-use programs::{Loaded, Programs};
+use programs::Programs;
 
 /// Interval at which timers in the kernel are renewed, and their life without that.
 const RENEW: Duration = Duration::from_secs(30);
@@ -77,7 +79,7 @@ struct Session {
     sets: bool,
     ladder: Ladder,
     salt: u32,
-    programs: Option<Loaded>,
+    programs: Option<Loaded<Programs>>,
     /// Retransmissions of SYNs by network namespace cookie.
     retries: HashMap<u64, SynRetries>,
     fault: Option<String>,
@@ -141,7 +143,7 @@ impl Session {
             flags,
             credit: (raw::THALWEG_SYN_LOSSES * raw::THALWEG_SYN_CREDIT) as i32,
         };
-        programs.set(key, &timers)
+        programs::set(programs, key, &timers)
     }
 }
 
@@ -160,27 +162,11 @@ fn read_retries() -> Option<(u64, SynRetries)> {
 
 /// Forgets the eighth of the networks whose last connection ended longest ago.
 fn make_room(networks: &mut HashMap<HostKey, Network>, programs: &Programs) -> Result<()> {
-    let mut times: Vec<u64> = networks.values().map(|it| it.seen_ns).collect();
-    times.sort_unstable();
-    let bound_ns = times[times.len() / 8];
-    let old: Vec<HostKey> = (networks.iter())
-        .filter(|(_, it)| it.seen_ns <= bound_ns)
-        .map(|(key, _)| *key)
-        .collect();
-    for key in old {
+    for key in trials::oldest(networks, |it| it.seen_ns) {
         programs.remove(&key)?;
         networks.remove(&key);
     }
     Ok(())
-}
-
-/// Key of the network of an address.
-fn network_key(setup: &Setup, netns: u64, address: IpAddr) -> Option<HostKey> {
-    let (v4, v6) = (setup.networks.ipv4_prefix, setup.networks.ipv6_prefix);
-    Some(HostKey {
-        level: Level::Prefix,
-        ..HostKey::new(netns, address, v4, v6).ok()?
-    })
 }
 
 impl State {
@@ -218,7 +204,7 @@ impl State {
         let mut networks = self.networks();
         for report in &reports {
             let remote = Ipv6Addr::from(report.remote).to_canonical();
-            let Some(key) = network_key(setup, report.netns, remote) else {
+            let Some(key) = trials::network_key(setup, report.netns, remote) else {
                 continue;
             };
             if networks.len() >= NETWORKS_MAX && !networks.contains_key(&key) {
@@ -325,10 +311,11 @@ impl Feature for State {
 
     fn start(&self, context: &Context<'_>) -> Option<String> {
         if !self.session().is_on {
-            let removed = programs::remove_earlier(context.kernel);
+            let removed = reporter::remove_earlier(context.kernel, &programs::SOURCE);
             return removed.err().map(|error| format!("{error:#}"));
         }
-        let loaded = programs::load(context.kernel);
+        let load = || Programs::load(context.kernel, &programs::SOURCE);
+        let loaded = reporter::load_with(load);
         let loaded = loaded.unwrap_or_else(|error| Err(format!("{error:#}")));
         self.session().programs = Some(loaded);
         self.find_problem()
@@ -378,7 +365,7 @@ impl Feature for State {
     fn stop(&self, _: &Context<'_>) -> Result<()> {
         let session = std::mem::take(&mut *self.session());
         match session.programs() {
-            Some(programs) => programs.expire(),
+            Some(programs) => programs::expire(programs),
             None => Ok(()),
         }
     }
@@ -389,7 +376,7 @@ impl Feature for State {
         address: IpAddr,
         context: &Context<'_>,
     ) -> Result<Option<Value>> {
-        let key = network_key(context.kernel.setup(), host.netns, address);
+        let key = trials::network_key(context.kernel.setup(), host.netns, address);
         let session = self.session();
         let networks = self.networks();
         let known = key.and_then(|key| Some((key, networks.get(&key)?)));
@@ -438,15 +425,7 @@ impl Feature for State {
     }
 
     fn metrics(&self, _: &Context<'_>) -> Result<MetricsWriter> {
-        let status = self.status().unwrap_or(Value::Null);
-        Ok(Box::new(move |page| {
-            for (name, help, key) in view::GAUGES {
-                if let Some(value) = status[key].as_u64() {
-                    page.gauge(name, help, value)?;
-                }
-            }
-            Ok(())
-        }))
+        Ok(crate::metrics::write_gauges(&view::GAUGES, self.status()))
     }
 
     fn list(&self) -> Option<List> {

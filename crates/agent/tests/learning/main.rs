@@ -14,6 +14,7 @@ mod control;
 mod crowd;
 mod gain_revert;
 mod gain_rules;
+mod idle;
 mod interference;
 mod isolation;
 mod local;

@@ -1,5 +1,6 @@
 //! A congestion control as a compiled object: from bytes to a `struct_ops` map in the kernel.
 
+use std::os::fd::BorrowedFd;
 use std::path::Path;
 
 use libbpf_rs::btf::Btf;
@@ -30,6 +31,8 @@ pub struct Program<'a> {
     label: String,
     bytes: Vec<u8>,
     fill: Option<Box<Fill<'a>>>,
+    /// Maps of other objects that take the place of those of the same name.
+    shared: Vec<(&'a str, BorrowedFd<'a>)>,
 }
 
 impl std::fmt::Debug for Program<'_> {
@@ -45,6 +48,7 @@ impl<'a> Program<'a> {
             label: label.to_owned(),
             bytes,
             fill: None,
+            shared: Vec::new(),
         }
     }
 
@@ -59,6 +63,7 @@ impl<'a> Program<'a> {
             label: file.display().to_string(),
             bytes,
             fill: None,
+            shared: Vec::new(),
         })
     }
 
@@ -66,6 +71,13 @@ impl<'a> Program<'a> {
     #[must_use]
     pub fn filled_by(mut self, fill: impl Fn(&mut Object) -> Result<()> + 'a) -> Self {
         self.fill = Some(Box::new(fill));
+        self
+    }
+
+    /// Sets maps of other objects that take the place of those of the same name.
+    #[must_use]
+    pub fn sharing(mut self, maps: Vec<(&'a str, BorrowedFd<'a>)>) -> Self {
+        self.shared = maps;
         self
     }
 
@@ -122,6 +134,10 @@ impl<'a> Program<'a> {
             }
         }
         for mut map in open.maps_mut() {
+            let shared = self.shared.iter().find(|(it, _)| map.name() == *it);
+            if let Some((_, fd)) = shared {
+                map.reuse_fd(*fd)?;
+            }
             if map.name() != KERNEL_FACTS {
                 continue;
             }

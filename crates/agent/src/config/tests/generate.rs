@@ -23,6 +23,8 @@ ecn_prefixes = ["10.0.0.0/8", "fd00::/8"]
 [timers]
 enabled = true
 least = "20ms"
+[idle]
+enabled = true
 [hosts]
 max = 1024
 ipv4_prefix = 24
@@ -187,6 +189,7 @@ const KEYS: &[(&str, Accepts)] = &[
     ("advise.trials", Number(0, 10)),
     ("timers.enabled", Boolean),
     ("timers.least", Duration(2_000, 200_000, false)),
+    ("idle.enabled", Boolean),
     ("events.ring", Size(64 << 10, 1 << 30, true)),
     ("events.retention", Duration(60 * SECOND, 3650 * DAY, false)),
     ("events.retention_max", Whole(1000, 100_000_000)),

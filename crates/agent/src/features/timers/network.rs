@@ -4,6 +4,7 @@
 use thalweg_bpf_types::raw;
 
 use super::ladder::Ladder;
+use crate::trials::{COMPARED, Effect, Times, Wait, share};
 
 /// Connections that had a timeout before a floor is tried.
 const TIMED_OUT: u32 = 2;
@@ -22,11 +23,6 @@ const EXCHANGE_SEGS: u32 = 100;
 /// Largest ratio of retransmissions to those of the control group, and what chance may add.
 const RETRANS_RATIO: f64 = 1.2;
 const RETRANS_CHANCE: f64 = 0.001;
-/// Largest extra time of transfers against the control group, bits, and in standard errors.
-const SLOWER_BITS: f64 = 0.1;
-const SLOWER_ERRORS: f64 = 4.0;
-/// Connections of each group before times are compared: each new one compares again.
-const COMPARED: f64 = 12.0;
 /// Connections to the network before a SYN's timeout is set, and before it is shortened.
 const SYN_CONNECTIONS: u32 = 8;
 const SYN_STEP: u32 = 50;
@@ -37,43 +33,12 @@ const MEAN_OF: u32 = 64;
 /// Steps of the estimate of long round trips: half a bit up, a ninth of that down.
 const RTT_RISE: f64 = std::f64::consts::SQRT_2;
 const RTT_FALL: f64 = 0.962_232_187;
-/// Weight of old connections against a new one.
-const MEMORY: f64 = 1000.0;
-/// Wait after harm; doubled each time, up to a day.
-const WAIT_NS: u64 = 600_000_000_000;
-const WAIT_MAX_NS: u64 = 86_400_000_000_000;
 
 /// Groups of connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Draw {
     Control = 0,
     Drawn = 1,
-}
-
-/// Mean and variance of the times of transfers, bits (log₂ of µs a byte).
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Times {
-    weight: f64,
-    mean: f64,
-    squares: f64,
-}
-
-impl Times {
-    fn add(&mut self, bits: f64) {
-        if self.weight >= MEMORY {
-            self.weight *= 0.5;
-            self.squares *= 0.5;
-        }
-        self.weight += 1.0;
-        let off = bits - self.mean;
-        self.mean += off / self.weight;
-        self.squares += off * (bits - self.mean);
-    }
-
-    /// Variance of the mean.
-    fn error_squared(&self) -> f64 {
-        self.squares / (self.weight - 1.0).max(1.0) / self.weight.max(1.0)
-    }
 }
 
 /// Sums over connections of a group at the present step.
@@ -101,24 +66,8 @@ impl Sums {
             self.exchanges += 1.0;
             self.spurious_exchanges += f64::from(u8::from(report.dsacks > 0));
         }
-        if report.busy_us > 0 && report.bytes > 0 {
-            let bits = (report.busy_us as f64 / report.bytes as f64).log2();
-            self.times[usize::from(is_long)].add(bits);
-        }
+        self.times[usize::from(is_long)].add(report.busy_us, report.bytes);
     }
-
-    fn share(part: f64, of: f64) -> f64 {
-        if of > 0.0 { part / of } else { 0.0 }
-    }
-}
-
-/// Effect of the timers: times of drawn connections against the control group's.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Effect {
-    /// Difference of the mean logarithms, bits; −1 is half of the time.
-    pub bits: f64,
-    /// Standard error of the difference.
-    pub error_bits: f64,
 }
 
 /// Why a network has the kernel's timers again.
@@ -139,23 +88,19 @@ struct Ascent {
     step: usize,
     /// Highest step that may be tried; `None`: any.
     highest: Option<usize>,
-    /// CLOCK_MONOTONIC before which no step is taken.
-    waits_until_ns: u64,
-    /// Length of the next wait; 0: the first.
-    wait_ns: u64,
+    wait: Wait,
 }
 
 impl Ascent {
     fn may_go_to(&self, step: usize, now_ns: u64) -> bool {
-        now_ns >= self.waits_until_ns && self.highest.is_none_or(|highest| step <= highest)
+        self.wait.is_over(now_ns) && self.highest.is_none_or(|highest| step <= highest)
     }
 
     /// Takes the kernel's value back. After the wait steps below the harmful one are tried.
     fn fall(&mut self, now_ns: u64) {
         self.highest = Some(self.step.saturating_sub(1).max(1));
         self.step = 0;
-        self.wait_ns = (2 * self.wait_ns).clamp(WAIT_NS, WAIT_MAX_NS);
-        self.waits_until_ns = now_ns + self.wait_ns;
+        self.wait.begin(now_ns);
     }
 }
 
@@ -240,20 +185,7 @@ impl Network {
     /// Effect on transfers, weighted by precision over short and long ones; `None`: not known yet.
     pub fn effect(&self) -> Option<Effect> {
         let [control, drawn] = &self.groups;
-        let parts = control.times.iter().zip(&drawn.times);
-        let (mut precision, mut sum) = (0.0, 0.0);
-        for (control, drawn) in parts {
-            if control.weight < COMPARED || drawn.weight < COMPARED {
-                continue;
-            }
-            let squared = (control.error_squared() + drawn.error_squared()).max(1e-9);
-            precision += 1.0 / squared;
-            sum += (drawn.mean - control.mean) / squared;
-        }
-        (precision > 0.0).then(|| Effect {
-            bits: sum / precision,
-            error_bits: precision.recip().sqrt(),
-        })
+        Effect::new(control.times.iter().zip(&drawn.times))
     }
 
     /// Reason of the last fall to the kernel's floor.
@@ -269,12 +201,8 @@ impl Network {
 
     /// Shares of segments that were sent again, and for nothing: control group, then drawn.
     pub fn losses(&self) -> [(f64, f64); 2] {
-        self.groups.map(|it| {
-            (
-                Sums::share(it.retrans, it.segs),
-                Sums::share(it.dsacks, it.segs),
-            )
-        })
+        self.groups
+            .map(|it| (share(it.retrans, it.segs), share(it.dsacks, it.segs)))
     }
 
     /// Longest round trips, µs; 0: none was measured.
@@ -358,8 +286,8 @@ impl Network {
             // Two standard errors of a count that is at the bound.
             excess >= SPURIOUS_LEAST && excess > bound + 2.0 * bound.sqrt()
         };
-        let usual = Sums::share(control.dsacks, control.segs);
-        let usual_exchanges = Sums::share(control.spurious_exchanges, control.exchanges);
+        let usual = share(control.dsacks, control.segs);
+        let usual_exchanges = share(control.spurious_exchanges, control.exchanges);
         if beyond(drawn.dsacks, drawn.segs, usual, SPURIOUS_SEGS)
             || beyond(
                 drawn.spurious_exchanges,
@@ -370,17 +298,14 @@ impl Network {
         {
             return Some(Harm::Spurious);
         }
-        let resent = Sums::share(drawn.retrans, drawn.segs);
-        let usual = Sums::share(control.retrans, control.segs);
+        let resent = share(drawn.retrans, drawn.segs);
+        let usual = share(control.retrans, control.segs);
         let are_many = control.retrans >= 50.0 && drawn.retrans >= 50.0;
         let are_compared = control.connections >= COMPARED && drawn.connections >= COMPARED;
         if are_many && are_compared && resent > RETRANS_RATIO * usual + RETRANS_CHANCE {
             return Some(Harm::Retransmitted);
         }
-        let effect = self.effect()?;
-        let is_slower =
-            effect.bits > SLOWER_BITS && effect.bits > SLOWER_ERRORS * effect.error_bits;
-        is_slower.then_some(Harm::Slower)
+        self.effect()?.is_harm().then_some(Harm::Slower)
     }
 
     fn note_syn(&mut self, report: &raw::thalweg_timers_report, ladder: &Ladder, now_ns: u64) {
@@ -518,7 +443,7 @@ mod tests {
             note(&mut network, |_| {});
         }
         assert_eq!(network.timers(&LADDER).floor_us, 0);
-        let later = 1 + super::WAIT_NS;
+        let later = 1 + crate::trials::WAIT_NS;
         let mut least = u32::MAX;
         for _ in 0..10 {
             let report = lossy(&network);

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use thalweg_terminal::output;
 
 use super::view::{NetworkTimers, Timers, TimersFigures};
-use crate::present::with_container;
+use crate::present::{ratio_cell, with_container};
 
 /// Options of `timers`.
 #[derive(Debug, Args)]
@@ -68,10 +68,6 @@ fn timers_table(networks: &[NetworkTimers]) -> String {
 fn row(network: &NetworkTimers) -> Vec<String> {
     let ms = |us: Option<u32>| us.map_or("-".to_owned(), |us| format!("{} ms", us / 1000));
     let percent = |share: f64| format!("{:.2} %", 100.0 * share);
-    let time = match (network.time_ratio, network.time_interval) {
-        (Some(ratio), Some((low, high))) => format!("{ratio:.2} ({low:.2} to {high:.2})"),
-        _ => "-".to_owned(),
-    };
     vec![
         with_container(&network.name, network.container.as_deref()),
         ms(network.floor_us),
@@ -82,7 +78,7 @@ fn row(network: &NetworkTimers) -> Vec<String> {
         percent(network.retransmitted),
         percent(network.control_retransmitted),
         percent(network.spurious),
-        time,
+        ratio_cell(network.time_ratio, network.time_interval),
         network.harm.clone().unwrap_or_default(),
     ]
 }

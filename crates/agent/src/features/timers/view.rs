@@ -115,11 +115,8 @@ impl NetworkTimers {
             retransmitted,
             control_retransmitted,
             spurious,
-            time_ratio: effect.map(|it| it.bits.exp2()),
-            time_interval: effect.map(|it| {
-                let half = 1.96 * it.error_bits;
-                ((it.bits - half).exp2(), (it.bits + half).exp2())
-            }),
+            time_ratio: effect.map(|it| it.ratio()),
+            time_interval: effect.map(|it| it.interval()),
             harm: harm.map(str::to_owned),
         }
     }

@@ -1,0 +1,140 @@
+//! Trials of a setting on the connections of a network: a group with it, one without, and what follows.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+
+use thalweg_learner::{HostKey, Level};
+
+use crate::kernel::Setup;
+
+/// Connections of each group before times are compared: each new one compares again.
+pub const COMPARED: f64 = 12.0;
+/// Largest extra time of transfers against the control group, bits, and in standard errors.
+const SLOWER_BITS: f64 = 0.1;
+const SLOWER_ERRORS: f64 = 4.0;
+/// Weight of old connections against a new one.
+const MEMORY: f64 = 1000.0;
+/// Wait after harm; doubled each time, up to a day.
+pub const WAIT_NS: u64 = 600_000_000_000;
+const WAIT_MAX_NS: u64 = 86_400_000_000_000;
+
+/// Mean and variance of the times of transfers, bits (log₂ of µs a byte).
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Times {
+    weight: f64,
+    mean: f64,
+    squares: f64,
+}
+
+impl Times {
+    /// Adds a connection that took `us` for `bytes`.
+    pub fn add(&mut self, us: u64, bytes: u64) {
+        if us == 0 || bytes == 0 {
+            return;
+        }
+        let bits = (us as f64 / bytes as f64).log2();
+        if self.weight >= MEMORY {
+            self.weight *= 0.5;
+            self.squares *= 0.5;
+        }
+        self.weight += 1.0;
+        let off = bits - self.mean;
+        self.mean += off / self.weight;
+        self.squares += off * (bits - self.mean);
+    }
+
+    /// Variance of the mean.
+    fn error_squared(&self) -> f64 {
+        self.squares / (self.weight - 1.0).max(1.0) / self.weight.max(1.0)
+    }
+}
+
+/// Effect of a setting: times of the connections with it against the control group's.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Effect {
+    /// Difference of the mean logarithms, bits; −1 is half of the time.
+    bits: f64,
+    /// Standard error of the difference.
+    error_bits: f64,
+}
+
+impl Effect {
+    /// Effect from pairs of the control group's times and those with the setting, weighted by
+    /// precision; `None`: not known yet.
+    pub fn new<'a>(pairs: impl IntoIterator<Item = (&'a Times, &'a Times)>) -> Option<Self> {
+        let (mut precision, mut sum) = (0.0, 0.0);
+        for (control, treated) in pairs {
+            if control.weight < COMPARED || treated.weight < COMPARED {
+                continue;
+            }
+            let squared = (control.error_squared() + treated.error_squared()).max(1e-9);
+            precision += 1.0 / squared;
+            sum += (treated.mean - control.mean) / squared;
+        }
+        (precision > 0.0).then(|| Self {
+            bits: sum / precision,
+            error_bits: precision.recip().sqrt(),
+        })
+    }
+
+    /// Whether transfers take so much longer that the setting is taken back.
+    pub fn is_harm(&self) -> bool {
+        self.bits > SLOWER_BITS && self.bits > SLOWER_ERRORS * self.error_bits
+    }
+
+    /// Ratio of the times.
+    pub fn ratio(&self) -> f64 {
+        self.bits.exp2()
+    }
+
+    /// Interval of the ratio, 95 %.
+    pub fn interval(&self) -> (f64, f64) {
+        let half = 1.96 * self.error_bits;
+        ((self.bits - half).exp2(), (self.bits + half).exp2())
+    }
+}
+
+/// Part of a sum; 0 of nothing.
+pub fn share(part: f64, of: f64) -> f64 {
+    if of > 0.0 { part / of } else { 0.0 }
+}
+
+/// Wait after harm, before a setting is tried again.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Wait {
+    /// CLOCK_MONOTONIC of its end.
+    until_ns: u64,
+    /// Length of the last one; 0: there was none.
+    length_ns: u64,
+}
+
+impl Wait {
+    /// Begins the next one, twice as long as the last.
+    pub fn begin(&mut self, now_ns: u64) {
+        self.length_ns = (2 * self.length_ns).clamp(WAIT_NS, WAIT_MAX_NS);
+        self.until_ns = now_ns + self.length_ns;
+    }
+
+    /// Whether the last one is over.
+    pub fn is_over(&self, now_ns: u64) -> bool {
+        now_ns >= self.until_ns
+    }
+}
+
+/// Key of the network of an address.
+pub fn network_key(setup: &Setup, netns: u64, address: IpAddr) -> Option<HostKey> {
+    let (v4, v6) = (setup.networks.ipv4_prefix, setup.networks.ipv6_prefix);
+    Some(HostKey {
+        level: Level::Prefix,
+        ..HostKey::new(netns, address, v4, v6).ok()?
+    })
+}
+
+/// The eighth of the networks whose last connection ended longest ago.
+pub fn oldest<T>(networks: &HashMap<HostKey, T>, seen_ns: impl Fn(&T) -> u64) -> Vec<HostKey> {
+    let mut times: Vec<u64> = networks.values().map(&seen_ns).collect();
+    times.sort_unstable();
+    let bound_ns = times.get(times.len() / 8).copied().unwrap_or(0);
+    let old = networks.iter().filter(|(_, it)| seen_ns(it) <= bound_ns);
+    old.map(|(key, _)| *key).collect()
+}
