@@ -72,14 +72,13 @@ static __always_inline void tell(struct thalweg_idle_flow *flow)
 static __always_inline void pace(struct sock *sk, struct thalweg_idle_flow *flow, __u32 cwnd)
 {
 	struct tcp_sock *tp = tcp_sk(sk);
-	__u64 rate = flow->rate, usual;
 	__u32 srtt_us = tp->srtt_us >> 3;
+	__u64 rate = flow->rate;
 
-	if (!srtt_us)
+	if (!rate && srtt_us)
+		rate = (__u64)cwnd * tp->mss_cache * US_PER_S / srtt_us;
+	if (!rate)
 		return;
-	usual = (__u64)cwnd * tp->mss_cache * US_PER_S / srtt_us;
-	if (rate < usual)
-		rate = usual;
 	if (rate > sk->sk_max_pacing_rate)
 		rate = sk->sk_max_pacing_rate;
 	sk->sk_pacing_rate = rate;
@@ -149,7 +148,7 @@ static __always_inline void follow_train(struct tcp_sock *tp, struct thalweg_idl
 static __always_inline void end_exchange(struct tcp_sock *tp, struct thalweg_idle_flow *flow)
 {
 	struct thalweg_idle_report *report = &flow->report;
-	__u32 bytes = tp->snd_una - flow->begun_una;
+	__u32 bytes = tp->snd_una - flow->begun_una, retrans;
 
 	if (!flow->begun_us || (tp->snd_una != tp->write_seq && bytes < THALWEG_IDLE_BYTES))
 		return;
@@ -158,9 +157,11 @@ static __always_inline void end_exchange(struct tcp_sock *tp, struct thalweg_idl
 		report->bytes += bytes;
 		report->time_us += tp->tcp_mstamp - flow->begun_us;
 		report->segs += tp->data_segs_out - flow->begun_segs;
-		report->retrans += tp->total_retrans - flow->begun_retrans;
+		retrans = tp->total_retrans - flow->begun_retrans;
+		report->retrans += retrans;
 		report->rtt_us = tp->srtt_us >> 3;
-		if (++report->exchanges >= THALWEG_IDLE_EXCHANGES)
+		/* Harm is told at once. */
+		if (++report->exchanges >= THALWEG_IDLE_EXCHANGES || retrans)
 			tell(flow);
 	}
 	flow->begun_us = 0;

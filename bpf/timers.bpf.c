@@ -293,6 +293,20 @@ static __noinline int start(struct bpf_sock_ops *ops)
 	return 0;
 }
 
+/*
+ * A connection of the control group recovers with the kernel's timeout, which rules how fast it is:
+ * the learner must not compare it with the others.
+ */
+static __always_inline void leave_unscored(struct context *c)
+{
+	__u32 any = THALWEG_UNSCORED | ((1u << THALWEG_MAX_ARMS) - 1), *mark;
+
+	mark = bpf_sk_storage_get(&owned, c->sk, &any, BPF_SK_STORAGE_GET_F_CREATE);
+	/* 0, but for a window: the application's. */
+	if (mark && *mark & ~THALWEG_MARK_FLAGS)
+		*mark |= THALWEG_UNSCORED;
+}
+
 /* A segment was sent again: the connection recovers. */
 static __noinline int recover(struct bpf_sock_ops *ops)
 {
@@ -306,8 +320,12 @@ static __noinline int recover(struct bpf_sock_ops *ops)
 	if (timed && (timed->floor_us || timed->flags & THALWEG_TIMED_OWNED))
 		return 0;
 	t = timers_of(&c);
-	if (!t || !t->floor_us || !are_valid(&c, t) || !is_drawn(&c, t))
+	if (!t || !t->floor_us || !are_valid(&c, t))
 		return 0;
+	if (!is_drawn(&c, t)) {
+		leave_unscored(&c);
+		return 0;
+	}
 	if (t->flags & THALWEG_TIMERS_AFTER_TIMEOUT && !(timed && timed->timeouts))
 		return 0;
 	if (!timed)

@@ -493,7 +493,7 @@ static __always_inline __u32 permitted_arms(struct context *c)
 {
 	__u32 *arms = owner_mark(c);
 
-	return arms ? *arms & ~(THALWEG_OWNED_BY_POLICY | THALWEG_OWNED_WINDOW) : ~0u;
+	return arms ? *arms & ~THALWEG_MARK_FLAGS : ~0u;
 }
 
 /*
@@ -505,7 +505,7 @@ static __always_inline __u32 permitted_at_start(struct context *c)
 	__u32 *arms = owner_mark(c);
 
 	if (arms)
-		return *arms & ~(THALWEG_OWNED_BY_POLICY | THALWEG_OWNED_WINDOW);
+		return *arms & ~THALWEG_MARK_FLAGS;
 #ifdef THALWEG_KERNEL_BTF
 	if (is_chosen(c->tcp)) {
 		bpf_sk_storage_get(&owned, c->sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
@@ -529,6 +529,14 @@ static __always_inline int leaves_window(struct context *c)
 	__u32 *arms = owner_mark(c);
 
 	return arms && (*arms & THALWEG_OWNED_WINDOW || !(*arms & ~THALWEG_OWNED_BY_POLICY));
+}
+
+/* Whether the socket's stretches say something of the congestion control that the learner gave it. */
+static __always_inline int is_scored(struct context *c)
+{
+	__u32 *arms = owner_mark(c);
+
+	return !arms || (!(*arms & THALWEG_UNSCORED) && *arms & ~THALWEG_MARK_FLAGS);
 }
 
 /* Whether the application, or a policy, chose the socket's congestion control. */

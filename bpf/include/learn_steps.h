@@ -238,7 +238,7 @@ static __always_inline __u32 score(struct context *c, struct learn_tcp *tp, __u3
 	if (c->conn->cookie != c->cookie)
 		return outcome;
 	c->origin->flags &= ~THALWEG_CONN_TRIAL;
-	if (r->arm < THALWEG_MAX_ARMS && c->origin->flags & THALWEG_CONN_DECIDED && !app_owned(c)) {
+	if (r->arm < THALWEG_MAX_ARMS && c->origin->flags & THALWEG_CONN_DECIDED && is_scored(c)) {
 		if (!has_its_arm(c))
 			outcome = THALWEG_SKIPPED_OVERRIDDEN;
 		else if (c->params->mode == THALWEG_MODE_THALWEG)

@@ -49,6 +49,13 @@
  */
 #define THALWEG_OWNED_WINDOW (1u << 30)
 /*
+ * Likewise: another feature has the connection do without what the others to its network have, and
+ * its score would say nothing of its congestion control. Nobody owns it.
+ */
+#define THALWEG_UNSCORED (1u << 29)
+/* All flags: the rest is the mask of arms. */
+#define THALWEG_MARK_FLAGS (7u << 29)
+/*
  * Initial windows that may be chosen: 10 segments, which is the kernel's own, 12, 14 and
  * so on. In records of initial windows the arm with index i is the window
  * THALWEG_WINDOW_LEAST + 2 i.

@@ -122,6 +122,21 @@ impl Bench<'_> {
         })?;
         Ok("round trips of a network measured".to_owned())
     }
+
+    /// A connection of cubic gets the congestion control that keeps windows.
+    pub fn idle(&self) -> Result<String> {
+        let pair = bed::pair("idle")?;
+        let keys = "[arms]\nallow = [\"cubic\"]\n[idle]\nenabled = true\n";
+        let agent = Agent::start_with(self.binary, &pair, "idle", keys)?;
+        let status = agent.status()?;
+        let problems = status["problems"].as_array();
+        let mut said = problems.into_iter().flatten().filter_map(Value::as_str);
+        if let Some(problem) = said.find(|it| it.contains("after idle times")) {
+            bail!("{problem}");
+        }
+        Sockets::open(&pair, pair.cgroup_path())?.expect("thalweg_cubic")?;
+        Ok("a connection that keeps its window".to_owned())
+    }
 }
 
 /// Waits for a condition, for at most [`PATIENCE`].

@@ -275,6 +275,7 @@ impl Bench<'_> {
             "learning from long connections" => self.long(),
             "learned clamps" => self.clamps(),
             "timers" => self.timers(),
+            "idle" => self.idle(),
             "policies" => self.policy(),
             "policies: open connections" => self.existing(false),
             "policies: later stages" => self.existing(true),

@@ -14,6 +14,7 @@ use thalweg_units::random::mix;
 
 use crate::error::Error;
 use crate::mode::Mode;
+use crate::scenario::Learning;
 
 /// The agent's socket in its directory.
 const SOCKET: &str = "agent.sock";
@@ -33,16 +34,8 @@ const RETRY: Duration = Duration::from_millis(20);
 pub(crate) struct Learner<'a> {
     /// A mode with an agent.
     pub(crate) mode: &'a Mode,
-    /// The congestion controls that it chooses among; none: all that the kernel offers.
-    pub(crate) arms: &'a [String],
-    /// The initial windows, segments; none: it leaves these alone.
-    pub(crate) windows: &'a [u32],
-    /// Whether congestion windows have a learned clamp.
-    pub(crate) clamp: bool,
-    /// Whether timeouts of connections that recover, and of SYNs, are learned.
-    pub(crate) timers: bool,
-    /// Whether limits of buffers follow the connections.
-    pub(crate) buffers: bool,
+    /// What it may do.
+    pub(crate) learning: &'a Learning,
     /// Seed of the control group.
     pub(crate) seed: u64,
 }
@@ -283,23 +276,22 @@ fn configuration_text(
             other => other,
         };
         mode = format!("mode = \"{name}\"\n");
-        if !learner.arms.is_empty() {
-            arms = format!("allow = {0:?}\nload = {0:?}\n", learner.arms);
+        let learning = learner.learning;
+        if !learning.arms.is_empty() {
+            arms = format!("allow = {0:?}\nload = {0:?}\n", learning.arms);
         }
-        if !learner.windows.is_empty() && *learner.mode != Mode::Classic {
+        if !learning.windows.is_empty() && *learner.mode != Mode::Classic {
             window = format!(
                 "\n[initial_window]\nenabled = true\nsegments = {:?}\n",
-                learner.windows
+                learning.windows
             );
         }
-        if learner.clamp && *learner.mode != Mode::Classic {
+        if learning.clamp && *learner.mode != Mode::Classic {
             window += &format!("\n[clamp]\nprefixes = {HOSTS:?}\n");
         }
-        if learner.timers && *learner.mode != Mode::Classic {
-            window += "\n[timers]\nenabled = true\n";
-        }
-        if learner.buffers && *learner.mode != Mode::Classic {
-            window += "\n[buffers]\nenabled = true\n";
+        if *learner.mode != Mode::Classic {
+            let sections = learning.features.keys();
+            window.extend(sections.map(|it| format!("\n[{it}]\nenabled = true\n")));
         }
         if learner.mode.has_control_group() {
             // A salt has 63 bits.
@@ -344,11 +336,7 @@ mod tests {
     fn the_configuration_is_toml_whatever_the_paths() {
         let learner = Learner {
             mode: &Mode::Classic,
-            arms: &[],
-            windows: &[],
-            clamp: false,
-            timers: false,
-            buffers: false,
+            learning: &Learning::default(),
             seed: 1,
         };
         let text = configuration_text(
@@ -368,14 +356,15 @@ mod tests {
 
     #[test]
     fn mode_gain_has_a_control_group() {
-        let arms = ["cubic", "vegas"].map(str::to_owned);
+        let learning = Learning {
+            arms: ["cubic", "vegas"].map(str::to_owned).into(),
+            windows: vec![10, 32],
+            clamp: true,
+            features: [("timers", true), ("buffers", true)].into(),
+        };
         let learner = Learner {
             mode: &Mode::Gain,
-            arms: &arms,
-            windows: &[10, 32],
-            clamp: true,
-            timers: true,
-            buffers: true,
+            learning: &learning,
             seed: u64::MAX,
         };
         let place = Path::new("/p");

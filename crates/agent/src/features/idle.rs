@@ -193,7 +193,7 @@ impl Feature for State {
                 Need::Jit,
             ],
             required: false,
-            trial: Trial::Load(thalweg_bpf_objects::IDLE),
+            trial: Trial::Load(thalweg_bpf_objects::IDLE_CUBIC),
         })
     }
 

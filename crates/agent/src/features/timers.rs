@@ -218,7 +218,7 @@ impl State {
                 session.write(&key, network)?;
             }
             // What was measured before was ruled by which connection lost a retransmission.
-            if (before.floor_us == 0) != (after.floor_us == 0) {
+            if before.floor_us != after.floor_us {
                 context.kernel.forget_network(&key)?;
             }
         }

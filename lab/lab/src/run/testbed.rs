@@ -3,7 +3,6 @@
 use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::slice;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
@@ -21,7 +20,7 @@ use crate::mode::Mode;
 use crate::options::{Backend, Options};
 use crate::outcome::{Connection, Cpu, ModeOutcome, RemoteOutcome};
 use crate::policy::PolicyInForce;
-use crate::scenario::{End, Scenario, TrafficKind};
+use crate::scenario::{End, Learning, Scenario, TrafficKind};
 use crate::stack_endpoints::{self, Sender};
 use crate::traffic::{self, Bulk, Pause, Server};
 
@@ -91,26 +90,17 @@ impl Testbed {
         });
         let agent = match &places {
             Some(places) if mode.learns() => {
-                let allowed = &scenario.agent;
+                let default_alone = Learning {
+                    arms: vec![scenario.system.default_cc.clone()],
+                    ..Learning::default()
+                };
                 let learner = Learner {
                     mode,
-                    arms: &allowed.arms,
-                    windows: &allowed.windows,
-                    clamp: allowed.clamp,
-                    timers: allowed.timers,
-                    buffers: allowed.buffers,
-                    seed: scenario.path.seed,
-                };
-                let learner = match mode {
-                    Mode::Null => Learner {
-                        arms: slice::from_ref(&scenario.system.default_cc),
-                        windows: &[],
-                        clamp: false,
-                        timers: false,
-                        buffers: false,
-                        ..learner
+                    learning: match mode {
+                        Mode::Null => &default_alone,
+                        _ => &scenario.agent,
                     },
-                    _ => learner,
+                    seed: scenario.path.seed,
                 };
                 Some(Agent::start_agent(&options.agent_binary, learner, places)?)
             }

@@ -1,5 +1,6 @@
 //! The `[agent]` table: what the agents of a run may do.
 
+use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
 use serde::Serialize;
@@ -16,6 +17,10 @@ const MOST: usize = 16;
 /// Initial windows, segments.
 const WINDOWS: RangeInclusive<u32> = 10..=32;
 
+/// Features of the agent that a scenario can switch on by their names, which are the names of their
+/// sections in the agent's configuration, too.
+const FEATURES: [&str; 3] = ["timers", "idle", "buffers"];
+
 /// Settings of the agents' learning.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct Learning {
@@ -27,12 +32,9 @@ pub struct Learning {
     /// Whether congestion windows have a learned clamp.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub clamp: bool,
-    /// Whether timeouts of connections that recover, and of SYNs, are learned.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub timers: bool,
-    /// Whether limits of buffers follow the connections.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub buffers: bool,
+    /// Features of [`FEATURES`] that are on.
+    #[serde(flatten)]
+    pub features: BTreeMap<&'static str, bool>,
 }
 
 impl Learning {
@@ -59,15 +61,18 @@ impl Learning {
         let form = || schema::whole(WINDOWS);
         let windows = table.list("windows", MOST, &expected, window, form);
         let clamp = table.value("clamp").unwrap_or(false);
-        let timers = table.value("timers").unwrap_or(false);
-        let buffers = table.value("buffers").unwrap_or(false);
+        let mut features: BTreeMap<&str, bool> = BTreeMap::new();
+        for name in FEATURES {
+            if table.value(name).unwrap_or(false) {
+                features.insert(name, true);
+            }
+        }
         table.refuse_unknown_keys();
         table.is_sound().then_some(Self {
             arms,
             windows,
             clamp,
-            timers,
-            buffers,
+            features,
         })
     }
 }
