@@ -13,6 +13,7 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
+#include "learn_beside.h"
 #include "learn_steps.h"
 
 char LICENSE[] SEC("license") = "GPL";
@@ -25,17 +26,6 @@ struct {
 	__type(key, __u32);
 	__type(value, struct thalweg_idle_settings);
 } idle_settings SEC(".maps");
-
-/* Fills the key of the connection's network; 0: it has none. */
-static __always_inline int network_key(struct context *c, struct thalweg_host_key *key)
-{
-	__u32 *remote = (__u32 *)key->addr, family = host_of(c->ops, remote);
-
-	key->netns = netns_of(c->ops);
-	key->level = THALWEG_LEVEL_PREFIX;
-	key->prefix_len = cut(remote, family, c->params->group_ipv4, c->params->group_ipv6);
-	return family != 0;
-}
 
 /* A connection is established, and the learner has chosen. */
 static __noinline int establish(struct bpf_sock_ops *ops)

@@ -25,6 +25,7 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
+#include "learn_beside.h"
 #include "learn_sample.h"
 
 char LICENSE[] SEC("license") = "GPL";
@@ -87,26 +88,18 @@ static __always_inline struct timed *timed_of(struct context *c, __u64 flags)
 	return bpf_sk_storage_get(&timed, c->sk, 0, flags);
 }
 
-/* Timers of the connection's network, NULL if it has none. Fills the key. */
+/* Timers of the connection's network, NULL if it has none. */
 static __always_inline struct thalweg_timers *timers_of(struct context *c)
 {
-	struct thalweg_host_key key = { .level = THALWEG_LEVEL_PREFIX };
-	__u32 *remote = (__u32 *)key.addr, family = host_of(c->ops, remote);
+	struct thalweg_host_key key = {};
 
-	if (!family)
-		return 0;
-	key.netns = netns_of(c->ops);
-	key.prefix_len = cut(remote, family, c->params->group_ipv4, c->params->group_ipv6);
-	return bpf_map_lookup_elem(&timers, &key);
+	return network_key(c, &key) ? bpf_map_lookup_elem(&timers, &key) : 0;
 }
 
-/* Whether the draw gives the connection its network's timers. The same for all of its life. */
+/* Whether the draw gives the connection its network's timers. */
 static __always_inline int is_drawn(struct context *c, const struct thalweg_timers *t)
 {
-	__u32 mixed = ((__u32)bpf_get_socket_cookie(c->ops) ^ t->salt) * 0x9e3779b1u;
-
-	/* The upper bits are mixed best. */
-	return (mixed ^ mixed >> 15) * 0x85ebca6bu >> 16 < t->share_q16;
+	return is_in_share(bpf_get_socket_cookie(c->ops), t->salt, t->share_q16);
 }
 
 /* Whether timers of the network are in force for new connections. */
@@ -293,20 +286,6 @@ static __noinline int start(struct bpf_sock_ops *ops)
 	return 0;
 }
 
-/*
- * A connection of the control group recovers with the kernel's timeout, which rules how fast it is:
- * the learner must not compare it with the others.
- */
-static __always_inline void leave_unscored(struct context *c)
-{
-	__u32 any = THALWEG_UNSCORED | ((1u << THALWEG_MAX_ARMS) - 1), *mark;
-
-	mark = bpf_sk_storage_get(&owned, c->sk, &any, BPF_SK_STORAGE_GET_F_CREATE);
-	/* 0, but for a window: the application's. */
-	if (mark && *mark & ~THALWEG_MARK_FLAGS)
-		*mark |= THALWEG_UNSCORED;
-}
-
 /* A segment was sent again: the connection recovers. */
 static __noinline int recover(struct bpf_sock_ops *ops)
 {
@@ -323,6 +302,7 @@ static __noinline int recover(struct bpf_sock_ops *ops)
 	if (!t || !t->floor_us || !are_valid(&c, t))
 		return 0;
 	if (!is_drawn(&c, t)) {
+		/* The kernel's timeout rules how fast it is. */
 		leave_unscored(&c);
 		return 0;
 	}
@@ -410,18 +390,14 @@ static __noinline int end(struct bpf_sock_ops *ops)
 	struct thalweg_timers_report report = {};
 	struct request request = {};
 	struct context c = { .request = &request };
-	__u32 default_arm, zero = 0;
-	__u64 *count;
+	__u32 default_arm;
 
 	if (!find_sock(&c, ops) || !find_tcp(&c) || !find_key(&c) || is_outside(&c, &default_arm))
 		return 0;
 	if (is_routed_home(c.tcp) || !fill_report(&c, &report))
 		return 0;
-	if (!bpf_ringbuf_output(&reports, &report, sizeof(report), BPF_RB_NO_WAKEUP))
-		return 0;
-	count = bpf_map_lookup_elem(&lost, &zero);
-	if (count)
-		__sync_fetch_and_add(count, 1);
+	if (bpf_ringbuf_output(&reports, &report, sizeof(report), BPF_RB_NO_WAKEUP))
+		COUNT_LOST(lost);
 	return 0;
 }
 

@@ -10,8 +10,6 @@
 
 #include "learn_state.h"
 
-/* No clamp: the largest number that TCP_BPF_SNDCWND_CLAMP takes; the kernel's own is ~0. */
-#define UNCLAMPED 0x7fffffff
 /* Time without a sign of the agent after which new connections get no clamp. */
 #define CLAMP_SILENCE_NS (30 * 1000 * 1000 * 1000ull)
 
@@ -45,14 +43,6 @@ static __always_inline __u32 host_clamp(const struct thalweg_clamp_key *host)
 
 	return segments ? *segments : 0;
 }
-
-#ifdef THALWEG_KERNEL_BTF
-/* Whether nobody else bounds the congestion window: no policy, and no route. */
-static __always_inline int is_free(const struct tcp_sock *tp, const __u32 *mine)
-{
-	return tp->snd_cwnd_clamp >= UNCLAMPED || (mine && *mine == tp->snd_cwnd_clamp);
-}
-#endif
 
 #if defined(THALWEG_KERNEL_BTF) && !defined(THALWEG_ITERATOR)
 /*

@@ -523,6 +523,17 @@ static __always_inline int owned_window(struct context *c)
 	return arms && *arms & THALWEG_OWNED_WINDOW;
 }
 
+#ifdef THALWEG_KERNEL_BTF
+/* No clamp: the largest number that TCP_BPF_SNDCWND_CLAMP takes; the kernel's own is ~0. */
+#define UNCLAMPED 0x7fffffff
+
+/* Whether nobody else bounds the congestion window: no policy, and no route. */
+static __always_inline int is_free(const struct tcp_sock *tp, const __u32 *mine)
+{
+	return tp->snd_cwnd_clamp >= UNCLAMPED || (mine && *mine == tp->snd_cwnd_clamp);
+}
+#endif
+
 /* Whether the socket's initial window must not be changed: its congestion control neither. */
 static __always_inline int leaves_window(struct context *c)
 {

@@ -654,7 +654,8 @@ struct thalweg_counters {
 	__u64 windows_overridden; /* initial windows that another one replaced before the first data */
 };
 
-/* It uses the key. */
+/* They use the key. */
+#include "thalweg_buffers_abi.h"
 #include "thalweg_idle_abi.h"
 
 #define THALWEG_ASSERT_SIZE(type, bytes) \

@@ -10,11 +10,12 @@ use libbpf_cargo::SkeletonBuilder;
 use libbpf_rs::ObjectBuilder;
 
 /// Objects without a skeleton: kept as long as the command runs, and pinned.
-const OBJECTS: [&str; 12] = [
+const OBJECTS: [&str; 13] = [
     "learn",
     "learn_open",
     "learn_clamp",
     "timers",
+    "buffers",
     "idle",
     "idle_cubic",
     "policy",

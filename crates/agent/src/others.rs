@@ -12,7 +12,8 @@ use thalweg_control::{inventory, privileges};
 const CGROUPS: usize = 1000;
 
 /// Names of Thalweg's programs, which keep each other's flags.
-const OWN: [&str; 4] = [
+const OWN: [&str; 5] = [
+    "buffers_sockops",
     "learn_sockops",
     "policy_sockops",
     "timers_sockops",

@@ -76,6 +76,10 @@ pub const LEARN_CLAMP: Packed = Packed(include_bytes!(concat!(
 /// The program `timers`, for timeouts by network: needs kernel BTF.
 pub const TIMERS: Packed = Packed(include_bytes!(concat!(env!("OUT_DIR"), "/timers.bpf.z")));
 
+/// The program `buffers`, which bounds connections in namespaces with raised limits of buffers: needs
+/// kernel BTF.
+pub const BUFFERS: Packed = Packed(include_bytes!(concat!(env!("OUT_DIR"), "/buffers.bpf.z")));
+
 /// The program `idle`, which chooses connections that keep their windows over idle times: needs kernel
 /// BTF.
 pub const IDLE: Packed = Packed(include_bytes!(concat!(env!("OUT_DIR"), "/idle.bpf.z")));
@@ -118,12 +122,13 @@ pub const RATE: Packed = Packed(include_bytes!(concat!(env!("OUT_DIR"), "/rate.b
 
 /// All programs that the command loads, by the names of their sources; two each come from `learn.bpf.c`
 /// and `policy.bpf.c`.
-pub const OBJECTS: [(&str, Packed); 14] = [
+pub const OBJECTS: [(&str, Packed); 15] = [
     ("learn", LEARN),
     ("learn_btf", LEARN_BTF),
     ("learn_open", LEARN_OPEN),
     ("learn_clamp", LEARN_CLAMP),
     ("timers", TIMERS),
+    ("buffers", BUFFERS),
     ("idle", IDLE),
     ("idle_cubic", IDLE_CUBIC),
     ("policy", POLICY),

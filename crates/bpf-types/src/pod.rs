@@ -56,6 +56,8 @@ pod!(
     thalweg_policy_silenced,
     thalweg_policy_event,
     thalweg_policy_outcome,
+    thalweg_buffers_bounds,
+    thalweg_buffers_report,
     thalweg_idle_network,
     thalweg_idle_settings,
     thalweg_idle_report,

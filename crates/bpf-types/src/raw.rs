@@ -76,6 +76,8 @@ pub const THALWEG_ONE_Q16: u32 = 65536;
 pub const THALWEG_HOUR_NS: u64 = 3600000000000;
 pub const THALWEG_GROUP_BITS: u32 = 65536;
 pub const THALWEG_NO_TRIALS: u32 = 2147483648;
+pub const THALWEG_BUFFERS_NETWORKS: u32 = 16384;
+pub const THALWEG_BUFFERS_RING: u32 = 65536;
 pub const THALWEG_IDLE_NETWORKS: u32 = 16384;
 pub const THALWEG_IDLE_RING: u32 = 65536;
 pub const THALWEG_IDLE_MAX_US: u32 = 300000000;
@@ -943,6 +945,28 @@ pub struct thalweg_counters {
     pub windows_left: __u64,
     pub windows_scored: __u64,
     pub windows_overridden: __u64,
+}
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct thalweg_buffers_bounds {
+    pub until_ns: __u64,
+    pub receive: __u32,
+    pub send: __u32,
+    pub share_q16: __u32,
+    pub salt: __u32,
+}
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct thalweg_buffers_report {
+    pub key: thalweg_host_key,
+    pub bytes: __u64,
+    pub busy_us: __u64,
+    pub segs_out: __u32,
+    pub retrans: __u32,
+    pub min_rtt_us: __u32,
+    pub srtt_us: __u32,
+    pub bounded: __u32,
+    pub reserved: __u32,
 }
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]

@@ -21,7 +21,7 @@ fn the_types_are_those_of_the_header() {
     let committed = here.join("src/raw.rs");
     let generated = bindgen::Builder::default()
         .header(header.display().to_string())
-        .allowlist_file(".*thalweg_((policy|network|rate|timers|idle)_)?abi\\.h")
+        .allowlist_file(".*thalweg_((policy|network|rate|timers|idle|buffers)_)?abi\\.h")
         .derive_default(true)
         .prepend_enum_name(false)
         // Of integers `repr(C)` leaves one layout: see `pod.rs`.

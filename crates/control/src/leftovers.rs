@@ -10,7 +10,7 @@ use libbpf_rs::query::{LinkInfo, LinkTypeInfo, ProgInfoIter, ProgramInfo};
 use libbpf_rs::{Link, Program, ProgramHandle};
 use thalweg_bpf_objects::names::policy::programs::POLICY_SOCKOPS;
 use thalweg_bpf_objects::names::policy_mark::programs::POLICY_MARK;
-use thalweg_bpf_objects::names::{idle, learn, learn_clamp, learn_open, timers};
+use thalweg_bpf_objects::names::{buffers, idle, learn, learn_clamp, learn_open, timers};
 
 use crate::error::{Context, Result};
 use crate::kernel_objects::{
@@ -22,7 +22,7 @@ use crate::pins::Locked;
 use crate::{cc, links, pins, policy, privileges, sockops, system};
 
 /// The learner's programs.
-const PROGRAMS: [&str; 7] = [
+const PROGRAMS: [&str; 8] = [
     learn::programs::LEARN_SOCKOPS,
     learn::programs::LEARN_SETSOCKOPT,
     learn::programs::FORGET_ARMS,
@@ -30,6 +30,7 @@ const PROGRAMS: [&str; 7] = [
     learn_clamp::programs::LEARN_CLAMP,
     timers::programs::TIMERS_SOCKOPS,
     idle::programs::IDLE_SOCKOPS,
+    buffers::programs::BUFFERS_SOCKOPS,
 ];
 /// Deepest directory of a BPF file system that is searched for pins.
 const DEPTH: usize = 4;

@@ -3,12 +3,13 @@
 //! limit for connections that have grown up to it and move, lowers it without need and before memory
 //! ends, and puts the first value back at its end.
 //!
-//! No BPF: socket diagnosis tells each connection's buffers and progress.
+//! Socket diagnosis tells each connection's buffers and progress. In BPF: `buffers.bpf.c`, which keeps a
+//! share of the connections at the first limits.
 
 use std::any::Any;
 use std::fmt;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
@@ -24,10 +25,11 @@ use crate::config::reader::Section;
 use crate::feature::{
     Context, Feature, Hint, LeftoverName, List, MetricsWriter, Place, Polled, Route, Settings, Undo,
 };
-use crate::kernel::Setup;
+use crate::kernel::{Kernel, Setup};
 use crate::metrics::page::Page;
 use crate::scans;
 
+mod groups;
 mod namespace;
 mod plan;
 mod record;
@@ -36,6 +38,7 @@ mod sysctl;
 mod tracker;
 mod view;
 
+use groups::Groups;
 use record::Record;
 use tracker::{INTERVAL, Session, Tracker};
 
@@ -57,6 +60,7 @@ struct BufferSettings {
 #[derive(Default)]
 pub struct State {
     tracker: Tracker,
+    groups: Mutex<Groups>,
     statistics: scans::Figures,
     session: Mutex<Session>,
 }
@@ -64,6 +68,10 @@ pub struct State {
 impl State {
     fn session(&self) -> Session {
         *self.session.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn groups(&self) -> MutexGuard<'_, Groups> {
+        self.groups.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn figures(&self) -> Option<view::BufferFigures> {
@@ -118,6 +126,10 @@ impl Feature for State {
     /// Puts back what an agent has left that was killed.
     fn start(&self, context: &Context<'_>) -> Option<String> {
         let restored = self.restore(context);
+        if self.session().sets {
+            let salt = context.kernel.setup().control.salt;
+            self.groups().start(context.kernel, salt as u32);
+        }
         restored.err().map(|error| format!("{error:#}"))
     }
 
@@ -126,11 +138,21 @@ impl Feature for State {
     }
 
     fn poll(&self, context: &Context<'_>) -> Polled {
-        self.tracker
-            .poll(&self.session(), &self.statistics, context)
+        let mut polled = self
+            .tracker
+            .poll(&self.session(), &self.statistics, context);
+        let mut groups = self.groups();
+        groups.follow(self.tracker.raised());
+        polled.problem = polled.problem.or_else(|| groups.problem());
+        polled
+    }
+
+    fn reattach(&self, kernel: &Kernel) {
+        self.groups().reattach(kernel);
     }
 
     fn stop(&self, context: &Context<'_>) -> Result<()> {
+        self.groups().stop();
         let restored = self.restore(context);
         if context.kernel.has_let_go() {
             // The record may have kept the directory; other pins still do.
@@ -169,6 +191,7 @@ impl Feature for State {
             sets: session.sets,
             max_bytes: session.max_bytes,
             namespaces: self.tracker.namespaces(&context.containers),
+            networks: self.groups().networks(&context.containers),
         });
         Ok(Json(answer).into_response())
     }

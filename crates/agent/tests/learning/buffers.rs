@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
-use thalweg_lab::host::Side;
+use thalweg_lab::host::{Side, WireKind};
 
 use thalweg_testbed::virtual_time::in_virtual_time;
 use thalweg_testbed::{Bed, Traffic, plain, privileged, thalweg, wait_for};
@@ -68,7 +68,12 @@ fn bed(label: &str, settings: &str, limited: Side) -> Bed {
 }
 
 fn bed_with_queue(label: &str, settings: &str, limited: Side, queue: &str) -> Bed {
+    bed_on(label, settings, limited, queue, WireKind::Veth)
+}
+
+fn bed_on(label: &str, settings: &str, limited: Side, queue: &str, wire: WireKind) -> Bed {
     let mut options = plain(label);
+    options.wire = wire;
     options.path.delay = serde_json::from_value(json!("20ms")).unwrap();
     options.path.rate = serde_json::from_value(json!("20mbit")).unwrap();
     options.path.queue = serde_json::from_value(json!(queue)).unwrap();
@@ -393,6 +398,29 @@ fn read_only_sysctls_are_a_problem_with_its_remedy_and_all_else_works() {
     bed.measure(&bed.server_address());
     assert_eq!(bed.json(&["detach"])["left"], json!([]));
     bed.reap();
+}
+
+#[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
+fn share_of_connections_is_held_to_the_first_limit() {
+    if !privileged() {
+        return;
+    }
+    let bed = bed_on("held", ENABLED, Side::Client, "50kb", WireKind::Tun);
+    let address = bed.server_address();
+    let _sink = bed.sink(&address);
+    let _flow = endless(&bed);
+    raised(&bed, Side::Client, "tcp_wmem");
+    // One connection in sixteen is held.
+    let known = wait_for("a connection of each group", || {
+        bed.connect(&address, 16, 200_000);
+        let known = bed.json(&["buffers"])["networks"][0].clone();
+        let counts = ["raised_connections", "bounded_connections"].map(|it| known[it].as_u64());
+        counts.iter().all(|it| *it > Some(0)).then_some(known)
+    });
+    assert_eq!(known["bounded"], false, "{known}");
+    let table = String::from_utf8(bed.thalweg(&["buffers"]).stdout).unwrap();
+    assert!(table.contains("Held"), "{table}");
 }
 
 in_virtual_time!(

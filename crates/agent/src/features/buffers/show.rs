@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 use thalweg_terminal::output;
 use thalweg_units::figures;
 
-use super::view::{BufferFigures, BufferLimit, Buffers, NamespaceBuffers};
-use crate::present::with_container;
+use super::view::{BufferFigures, BufferLimit, Buffers, NamespaceBuffers, NetworkBuffers};
+use crate::present::{ratio_cell, with_container};
 
 /// Text of the raised limits and the sockets' memory; `None`: the feature is off.
 pub fn status_row(status: &Value) -> Option<String> {
@@ -75,10 +75,39 @@ fn buffers_table(found: &Buffers) -> String {
         "\nThird number of each sysctl; - stays. At limit: open connections whose buffer has \
          grown up to it.\n",
     );
+    if !found.networks.is_empty() {
+        text.push_str(&networks_table(&found.networks));
+    }
     if !found.sets {
         text.push_str("Nothing is set: `thalweg status` and `thalweg config show` tell why.\n");
     }
     text
+}
+
+fn networks_table(networks: &[NetworkBuffers]) -> String {
+    let header = [
+        "Network", "Limits", "Raised", "Held", "Queue", "Usually", "Resent", "Usually", "Time",
+    ];
+    let percent = |share: f64| format!("{:.2} %", 100.0 * share);
+    let row = |it: &NetworkBuffers| {
+        vec![
+            with_container(&it.name, it.container.as_deref()),
+            if it.bounded { "first" } else { "raised" }.to_owned(),
+            it.raised_connections.to_string(),
+            it.bounded_connections.to_string(),
+            format!("{:.2}", it.queue_ratio),
+            format!("{:.2}", it.bounded_queue_ratio),
+            percent(it.retransmitted),
+            percent(it.bounded_retransmitted),
+            ratio_cell(it.time_ratio, it.time_interval),
+        ]
+    };
+    let rows = networks.iter().map(row).collect();
+    let table = output::table(&header, &[2, 3, 4, 5, 6, 7], rows);
+    format!(
+        "\n{table}\nHeld: large transfers that do with the first limits. Queue: smoothed RTT over \
+         the least. Time: of transfers against those held, and its 95 % interval.\n"
+    )
 }
 
 fn limit_row(namespace: &NamespaceBuffers, setting: &str, limit: &BufferLimit) -> Vec<String> {

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail, ensure};
 use thalweg_control::system;
 
+use super::groups::FirstLimits;
 use super::namespace::{Namespace, Progresses};
 use super::plan::{Bounds, Memory, Reason};
 use super::record::{Changed, Record, restoring};
@@ -149,6 +150,15 @@ impl Tracker {
             ..Known::default()
         };
         restore_limits(record, &changed)
+    }
+
+    /// First limits of the namespaces with a raised one.
+    pub fn raised(&self) -> BTreeMap<u64, FirstLimits> {
+        let known = self.lock();
+        let raised = known.namespaces.iter().filter(|(_, it)| it.is_raised());
+        raised
+            .map(|(netns, it)| (*netns, [0, 1].map(|at| it.limits[at].first_bytes)))
+            .collect()
     }
 
     /// The namespaces, for the view.

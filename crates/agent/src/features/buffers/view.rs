@@ -38,6 +38,39 @@ pub struct Buffers {
     pub max_bytes: u64,
     /// Network namespaces with connections, by cookie.
     pub namespaces: Vec<NamespaceBuffers>,
+    /// Remote networks with large transfers since a limit was raised, by name.
+    #[serde(default)]
+    pub networks: Vec<NetworkBuffers>,
+}
+
+/// What raised limits do for the transfers to a network.
+#[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
+pub struct NetworkBuffers {
+    /// Addresses of the network.
+    pub name: String,
+    /// Network namespace cookie.
+    pub netns: u64,
+    /// Pod or container that has this network namespace, if its runtime says so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub container: Option<String>,
+    /// Whether all connections are held to the first limits, as larger ones brought a longer queue alone.
+    pub bounded: bool,
+    /// Transfers with raised limits.
+    pub raised_connections: u64,
+    /// Transfers held to the first limits.
+    pub bounded_connections: u64,
+    /// Share of segments that transfers with raised limits sent again.
+    pub retransmitted: f64,
+    /// Share of them in transfers held to the first limits.
+    pub bounded_retransmitted: f64,
+    /// Geometric mean of the smoothed RTT over the least, with raised limits.
+    pub queue_ratio: f64,
+    /// The same for transfers held to the first limits.
+    pub bounded_queue_ratio: f64,
+    /// Ratio of the time of transfers to that at the first limits; `None`: not known yet.
+    pub time_ratio: Option<f64>,
+    /// Interval of the ratio, 95 %.
+    pub time_interval: Option<(f64, f64)>,
 }
 
 /// Limits of a network namespace.
