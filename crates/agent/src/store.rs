@@ -23,6 +23,7 @@ mod row;
 mod sampling;
 pub(crate) mod schema;
 mod snapshot;
+mod waits;
 #[cfg(test)]
 pub(crate) mod tests;
 
@@ -34,6 +35,7 @@ pub use events::PRUNE_STEP;
 pub use history::{Decided, Intervals};
 pub use row::{HostRow, Restored, Snapshot, parse_mode};
 pub use snapshot::{Saved, unsigned};
+pub use waits::KeptWait;
 
 /// Name of the store's file in the state directory.
 pub const FILE_NAME: &str = "thalweg.db";

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use thalweg_learner::{HostKey, Level};
 
 use crate::kernel::Setup;
+use crate::store::KeptWait;
 
 /// Connections of each group before times are compared: each new one compares again.
 pub const COMPARED: f64 = 12.0;
@@ -113,6 +114,24 @@ impl Wait {
     pub fn begin(&mut self, now_ns: u64) {
         self.length_ns = (2 * self.length_ns).clamp(WAIT_NS, WAIT_MAX_NS);
         self.until_ns = now_ns + self.length_ns;
+    }
+
+    /// The wait for the store; `None`: there was none.
+    pub fn kept(&self, key: HostKey, highest: Option<u32>) -> Option<KeptWait> {
+        (self.length_ns > 0).then_some(KeptWait {
+            key,
+            until_ns: self.until_ns,
+            length_ns: self.length_ns,
+            highest,
+        })
+    }
+
+    /// A wait from the store.
+    pub fn restore(kept: &KeptWait) -> Self {
+        Self {
+            until_ns: kept.until_ns,
+            length_ns: kept.length_ns,
+        }
     }
 
     /// Whether the last one is over.

@@ -30,7 +30,8 @@ use crate::feature::{
 use crate::kernel::{Kernel, Setup};
 use crate::reporter::{self, Loaded};
 use crate::requirements::{Need, Requirement, Trial};
-use crate::trials;
+use crate::store::{Moment, Store, StoreError};
+use crate::trials::{self, Wait};
 
 mod network;
 mod programs;
@@ -213,6 +214,29 @@ impl Feature for State {
             salt: (setup.control.salt >> 32) as u32,
             ..Session::default()
         };
+    }
+
+    fn load(&self, _: &Kernel, store: &mut Store) -> Result<()> {
+        let mut networks = self.networks();
+        // A change of the configuration: what is known is newer.
+        if !self.session().is_on || !networks.is_empty() {
+            return Ok(());
+        }
+        for kept in store.waits(self.name(), Moment::now())? {
+            networks.entry(kept.key).or_default().wait = Wait::restore(&kept);
+        }
+        Ok(())
+    }
+
+    fn save(&self, store: &mut Store) -> Result<(), StoreError> {
+        if !self.session().is_on {
+            return Ok(());
+        }
+        let networks = self.networks();
+        let waits = networks
+            .iter()
+            .filter_map(|(key, it)| it.wait.kept(*key, None));
+        store.save_waits(self.name(), &waits.collect::<Vec<_>>(), Moment::now())
     }
 
     fn start(&self, context: &Context<'_>) -> Option<String> {

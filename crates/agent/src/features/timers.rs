@@ -31,7 +31,7 @@ use crate::feature::{
 use crate::kernel::{Kernel, Setup};
 use crate::reporter::{self, Loaded};
 use crate::requirements::{Need, Requirement, Trial};
-use crate::store::Store;
+use crate::store::{Moment, Store, StoreError};
 use crate::trials;
 
 mod ladder;
@@ -41,7 +41,7 @@ mod show;
 mod view;
 
 use ladder::{Ladder, SynRetries};
-use network::{Network, Timers, When};
+use network::{Network, Setting, Timers, When};
 use programs::Programs;
 
 /// Interval at which timers in the kernel are renewed, and their life without that.
@@ -305,7 +305,33 @@ impl Feature for State {
         };
     }
 
-    fn load(&self, _: &Kernel, _: &mut Store) -> Result<()> {
+    fn load(&self, _: &Kernel, store: &mut Store) -> Result<()> {
+        let mut networks = self.networks();
+        // A change of the configuration: what is known is newer.
+        if !self.session().is_on || !networks.is_empty() {
+            return Ok(());
+        }
+        for (setting, name) in Setting::ALL {
+            for kept in store.waits(name, Moment::now())? {
+                let network = networks.entry(kept.key).or_default();
+                network.restore(setting, &kept);
+            }
+        }
+        Ok(())
+    }
+
+    fn save(&self, store: &mut Store) -> Result<(), StoreError> {
+        if !self.session().is_on {
+            return Ok(());
+        }
+        let networks = self.networks();
+        for (setting, name) in Setting::ALL {
+            let waits = networks
+                .iter()
+                .map(|(key, it)| it.waits(*key)[setting as usize]);
+            let waits: Vec<_> = waits.flatten().collect();
+            store.save_waits(name, &waits, Moment::now())?;
+        }
         Ok(())
     }
 

@@ -9,7 +9,24 @@ pub(super) const APPLICATION_ID: i64 = 0x5448_4c57;
 pub(super) const VERSION: i64 = MIGRATIONS.len() as i64;
 
 /// `MIGRATIONS[n]` turns version n into version n + 1; version 0 is an empty file.
-pub(crate) const MIGRATIONS: [&str; 12] = [V1, V2, V3, V4, V5, V6, V7, V8, V9, V10, V11, V12];
+pub(crate) const MIGRATIONS: [&str; 13] = [V1, V2, V3, V4, V5, V6, V7, V8, V9, V10, V11, V12, V13];
+
+/// Migration to version 13: waits after harm. `setting` is a feature, or a part of one.
+const V13: &str = "
+CREATE TABLE waits (
+    setting TEXT NOT NULL,
+    netns INTEGER NOT NULL,
+    -- Sixteen bytes, and a prefix of up to 128 bits.
+    address BLOB NOT NULL,
+    prefix INTEGER NOT NULL,
+    -- Its end, on the store's clock.
+    until_ms INTEGER NOT NULL,
+    length_ms INTEGER NOT NULL,
+    -- Highest step that is tried after it; NULL = any.
+    highest INTEGER,
+    PRIMARY KEY (setting, netns, address, prefix)
+) STRICT, WITHOUT ROWID;
+";
 
 /// Migration to version 12: counts of overridden connections.
 const V12: &str = "

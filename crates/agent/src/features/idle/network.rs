@@ -39,7 +39,8 @@ pub struct Network {
     /// Whether windows are kept.
     pub keeps: bool,
     groups: [Sums; 2],
-    wait: Wait,
+    /// Wait after harm.
+    pub wait: Wait,
     /// Reason of the last return to the kernel's restart.
     pub harm: Option<Harm>,
     /// Smoothed RTT of the last report, µs.

@@ -2,8 +2,10 @@
 //! programs reported of those that are over. A share of connections keeps the kernel's timers.
 
 use thalweg_bpf_types::raw;
+use thalweg_learner::HostKey;
 
 use super::ladder::Ladder;
+use crate::store::KeptWait;
 use crate::trials::{COMPARED, Effect, Times, Wait, share};
 
 /// Connections that had a timeout before a floor is tried.
@@ -102,6 +104,20 @@ impl Ascent {
         self.step = 0;
         self.wait.begin(now_ns);
     }
+}
+
+/// What a network's connections get.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Setting {
+    /// The least retransmission timeout.
+    Floor,
+    /// The first timeout of a SYN.
+    Syn,
+}
+
+impl Setting {
+    /// Both, with their names in the store.
+    pub const ALL: [(Self, &str); 2] = [(Self::Floor, "timers.floor"), (Self::Syn, "timers.syn")];
 }
 
 /// Knowledge of a network.
@@ -208,6 +224,24 @@ impl Network {
     /// Longest round trips, µs; 0: none was measured.
     pub fn longest_rtt_us(&self) -> f64 {
         self.longest_rtt_us
+    }
+
+    /// Waits after harm: of the floor, then of the SYN's timeout.
+    pub fn waits(&self, key: HostKey) -> [Option<KeptWait>; 2] {
+        [&self.floor, &self.syn].map(|it| {
+            let highest = it.highest.map(|step| step as u32);
+            it.wait.kept(key, highest)
+        })
+    }
+
+    /// Takes a wait from the store.
+    pub fn restore(&mut self, setting: Setting, kept: &KeptWait) {
+        let ascent = match setting {
+            Setting::Floor => &mut self.floor,
+            Setting::Syn => &mut self.syn,
+        };
+        ascent.wait = Wait::restore(kept);
+        ascent.highest = kept.highest.map(|step| step as usize);
     }
 
     /// Notes a connection that is over, and takes a step where one is due.
