@@ -4,6 +4,7 @@
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use libbpf_rs::libbpf_sys::BPF_CGROUP_SOCK_OPS;
@@ -17,6 +18,9 @@ use thalweg_control::{batch, links, memory, object};
 use thalweg_learner::HostKey;
 
 use crate::kernel::Kernel;
+
+/// Interval of tries to load a program.
+const AGAIN: Duration = Duration::from_secs(30);
 
 /// What a program is made of.
 #[derive(Debug)]
@@ -65,22 +69,45 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A loaded program, or the kernel's refusal in words.
-pub type Loaded<T> = Result<T, String>;
+/// A program's load: it is tried again where its fault may pass.
+pub struct Load<T> {
+    /// The program, or the last fault in words; `None`: it was not loaded yet.
+    pub program: Option<Result<T, String>>,
+    /// Time of the next try; `None`: there is none.
+    next: Option<Instant>,
+}
 
-/// Calls what loads programs, and divides its faults.
-///
-/// # Errors
-/// Faults that may pass.
-pub fn load_with<T>(load: impl FnOnce() -> Result<T>) -> Result<Loaded<T>> {
-    object::with_libbpf_log(|| match load() {
-        Ok(loaded) => Ok(Ok(loaded)),
-        Err(error) if memory::is_passing(error.as_ref()) => Err(error),
-        Err(error) => {
-            let said = object::last_words(&object::take_libbpf_log());
-            Ok(Err(format!("{error:#}: {said}")))
+impl<T> Default for Load<T> {
+    fn default() -> Self {
+        Self {
+            program: None,
+            next: Some(Instant::now()),
         }
-    })
+    }
+}
+
+impl<T> Load<T> {
+    /// Loads the program, if it is not loaded and not refused.
+    pub fn ensure_loaded(&mut self, load: impl FnOnce() -> Result<T>) {
+        if self.next.is_none_or(|at| Instant::now() < at) {
+            return;
+        }
+        let loaded = object::with_libbpf_log(|| {
+            let said = |error: &anyhow::Error| {
+                let words = object::last_words(&object::take_libbpf_log());
+                format!("{error:#}: {words}")
+            };
+            load().map_err(|error| (memory::is_passing(error.as_ref()), said(&error)))
+        });
+        let may_pass = matches!(loaded, Err((true, _)));
+        self.next = may_pass.then(|| Instant::now() + AGAIN);
+        self.program = Some(loaded.map_err(|(_, words)| words));
+    }
+
+    /// The loaded program.
+    pub fn loaded(&self) -> Option<&T> {
+        self.program.as_ref()?.as_ref().ok()
+    }
 }
 
 /// Removes the program of an earlier agent.

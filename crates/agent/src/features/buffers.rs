@@ -126,10 +126,6 @@ impl Feature for State {
     /// Puts back what an agent has left that was killed.
     fn start(&self, context: &Context<'_>) -> Option<String> {
         let restored = self.restore(context);
-        if self.session().sets {
-            let salt = context.kernel.setup().control.salt;
-            self.groups().start(context.kernel, salt as u32);
-        }
         restored.err().map(|error| format!("{error:#}"))
     }
 
@@ -142,6 +138,10 @@ impl Feature for State {
             .tracker
             .poll(&self.session(), &self.statistics, context);
         let mut groups = self.groups();
+        if self.session().sets && !context.is_stopping {
+            let salt = context.kernel.setup().control.salt;
+            groups.start(context.kernel, salt as u32);
+        }
         groups.follow(self.tracker.raised());
         polled.problem = polled.problem.or_else(|| groups.problem());
         polled

@@ -28,7 +28,7 @@ use crate::feature::{
     Context, Feature, Finding, Hint, List, MetricsWriter, Polled, Route, Settings,
 };
 use crate::kernel::{Kernel, Setup};
-use crate::reporter::{self, Loaded};
+use crate::reporter::Load;
 use crate::requirements::{Need, Requirement, Trial};
 use crate::store::{Moment, Store, StoreError};
 use crate::trials::{self, Wait};
@@ -70,13 +70,13 @@ struct Session {
     /// where no connection may get another congestion control.
     is_on: bool,
     salt: u32,
-    programs: Option<Loaded<Programs>>,
+    programs: Load<Programs>,
     fault: Option<String>,
 }
 
 impl Session {
     fn programs(&self) -> Option<&Programs> {
-        self.programs.as_ref()?.as_ref().ok()
+        self.programs.loaded()
     }
 }
 
@@ -89,9 +89,14 @@ impl State {
         self.networks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn load_program(&self, kernel: &Kernel) {
+        let load = || programs::load(kernel);
+        self.session().programs.ensure_loaded(load);
+    }
+
     fn find_problem(&self) -> Option<String> {
         let session = self.session();
-        match session.programs.as_ref()? {
+        match session.programs.program.as_ref()? {
             Err(why) => Some(format!(
                 "the kernel restarts windows after idle times: {why}"
             )),
@@ -243,9 +248,7 @@ impl Feature for State {
         if !self.session().is_on {
             return None;
         }
-        let loaded = reporter::load_with(|| programs::load(context.kernel));
-        let loaded = loaded.unwrap_or_else(|error| Err(format!("{error:#}")));
-        self.session().programs = Some(loaded);
+        self.load_program(context.kernel);
         let renewed = self.renew();
         let problem = renewed.err().map(|error| format!("{error:#}"));
         problem.or_else(|| self.find_problem())
@@ -255,7 +258,8 @@ impl Feature for State {
         self.session().is_on.then_some(RENEW)
     }
 
-    fn poll(&self, _: &Context<'_>) -> Polled {
+    fn poll(&self, context: &Context<'_>) -> Polled {
+        self.load_program(context.kernel);
         let fault = self.renew().err().map(|error| format!("{error:#}"));
         self.session().fault = fault;
         Polled {
@@ -273,7 +277,7 @@ impl Feature for State {
 
     fn reattach(&self, kernel: &Kernel) {
         let mut session = self.session();
-        if let Some(Ok(programs)) = &session.programs
+        if let Some(programs) = session.programs()
             && let Err(error) = programs.reporter.reattach(kernel)
         {
             session.fault = Some(format!("{error:#}"));

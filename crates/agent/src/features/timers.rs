@@ -29,7 +29,7 @@ use crate::feature::{
     Context, Feature, Finding, Hint, List, MetricsWriter, Polled, Route, Settings,
 };
 use crate::kernel::{Kernel, Setup};
-use crate::reporter::{self, Loaded};
+use crate::reporter::{self, Load};
 use crate::requirements::{Need, Requirement, Trial};
 use crate::store::{Moment, Store, StoreError};
 use crate::trials;
@@ -79,7 +79,7 @@ struct Session {
     sets: bool,
     ladder: Ladder,
     salt: u32,
-    programs: Option<Loaded<Programs>>,
+    programs: Load<Programs>,
     /// Retransmissions of SYNs by network namespace cookie.
     retries: HashMap<u64, SynRetries>,
     fault: Option<String>,
@@ -95,7 +95,7 @@ impl Default for Session {
                 least_us: 0,
             },
             salt: 0,
-            programs: None,
+            programs: Load::default(),
             retries: HashMap::new(),
             fault: None,
         }
@@ -104,7 +104,7 @@ impl Default for Session {
 
 impl Session {
     fn programs(&self) -> Option<&Programs> {
-        self.programs.as_ref()?.as_ref().ok()
+        self.programs.loaded()
     }
 
     /// Puts the timers of a network into the kernel.
@@ -178,9 +178,14 @@ impl State {
         self.networks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn load_program(&self, kernel: &Kernel) {
+        let load = || Programs::load(kernel, &programs::SOURCE);
+        self.session().programs.ensure_loaded(load);
+    }
+
     fn find_problem(&self) -> Option<String> {
         let session = self.session();
-        match session.programs.as_ref()? {
+        match session.programs.program.as_ref()? {
             Err(why) => Some(format!("connections keep the kernel's timers: {why}")),
             Ok(programs) => match programs.check() {
                 Err(error) => Some(format!("{error:#}")),
@@ -340,10 +345,7 @@ impl Feature for State {
             let removed = reporter::remove_earlier(context.kernel, &programs::SOURCE);
             return removed.err().map(|error| format!("{error:#}"));
         }
-        let load = || Programs::load(context.kernel, &programs::SOURCE);
-        let loaded = reporter::load_with(load);
-        let loaded = loaded.unwrap_or_else(|error| Err(format!("{error:#}")));
-        self.session().programs = Some(loaded);
+        self.load_program(context.kernel);
         self.find_problem()
     }
 
@@ -351,7 +353,8 @@ impl Feature for State {
         self.session().is_on.then_some(RENEW)
     }
 
-    fn poll(&self, _: &Context<'_>) -> Polled {
+    fn poll(&self, context: &Context<'_>) -> Polled {
+        self.load_program(context.kernel);
         let fault = self.renew().err().map(|error| format!("{error:#}"));
         self.session().fault = fault;
         Polled {
@@ -376,7 +379,7 @@ impl Feature for State {
 
     fn reattach(&self, kernel: &Kernel) {
         let mut session = self.session();
-        if let Some(Ok(programs)) = &session.programs
+        if let Some(programs) = session.programs()
             && let Err(error) = programs.reattach(kernel)
         {
             session.fault = Some(format!("{error:#}"));

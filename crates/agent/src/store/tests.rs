@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use thalweg_learner::{ArmState, Host, HostKey, Mode, Params};
+use thalweg_learner::{ArmState, Host, HostKey, Level, Mode, Params};
 
 use super::*;
 use crate::view::{Event, Measurement, Window};
@@ -11,6 +11,7 @@ use crate::view::{Event, Measurement, Window};
 mod clock;
 mod damage;
 mod sampling;
+mod waits;
 
 pub(crate) const BOOT: &str = "0f0e";
 /// An hour after that boot.

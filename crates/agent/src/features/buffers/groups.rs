@@ -14,7 +14,7 @@ use thalweg_learner::{HostKey, Level};
 
 use super::view;
 use crate::kernel::Kernel;
-use crate::reporter::{self, Loaded, Reporter, Source};
+use crate::reporter::{Load, Reporter, Source};
 use crate::trials::{COMPARED, Effect, Times, Wait, oldest, share};
 
 /// The program.
@@ -113,7 +113,7 @@ pub type FirstLimits = [u64; 2];
 /// The groups.
 #[derive(Default)]
 pub struct Groups {
-    program: Option<Loaded<Reporter<raw::thalweg_buffers_report>>>,
+    program: Load<Reporter<raw::thalweg_buffers_report>>,
     networks: HashMap<HostKey, Network>,
     /// Namespaces with bounds in the kernel.
     raised: BTreeMap<u64, FirstLimits>,
@@ -146,26 +146,26 @@ fn bounds(first: FirstLimits, share_q16: u32, salt: u32) -> raw::thalweg_buffers
 }
 
 impl Groups {
-    /// Loads the program.
+    /// Loads the program, if it is not loaded and not refused.
     pub fn start(&mut self, kernel: &Kernel, salt: u32) {
-        let loaded = reporter::load_with(|| Reporter::load(kernel, &SOURCE));
-        self.program = Some(loaded.unwrap_or_else(|error| Err(format!("{error:#}"))));
+        self.program
+            .ensure_loaded(|| Reporter::load(kernel, &SOURCE));
         self.salt = salt;
     }
 
     /// Ends the bounds of new connections, and the program.
     pub fn stop(&mut self) {
-        self.program = None;
+        self.program = Load::default();
         self.raised.clear();
     }
 
     fn program(&self) -> Option<&Reporter<raw::thalweg_buffers_report>> {
-        self.program.as_ref()?.as_ref().ok()
+        self.program.loaded()
     }
 
     /// Reason that there are no groups.
     pub fn problem(&self) -> Option<String> {
-        match self.program.as_ref()? {
+        match self.program.program.as_ref()? {
             Err(why) => Some(format!("what larger buffers bring is not measured: {why}")),
             Ok(program) => match program.check() {
                 Err(error) => Some(format!("{error:#}")),

@@ -8,7 +8,7 @@ use super::ladder::Ladder;
 use crate::store::KeptWait;
 use crate::trials::{COMPARED, Effect, Times, Wait, share};
 
-/// Connections that had a timeout before a floor is tried.
+/// Connections that waited for a timeout before a floor is tried.
 const TIMED_OUT: u32 = 2;
 /// Data segments of connections with a floor, and retransmissions among them, before a lower one is
 /// tried.
@@ -28,7 +28,7 @@ const RETRANS_CHANCE: f64 = 0.001;
 /// Connections to the network before a SYN's timeout is set, and before it is shortened.
 const SYN_CONNECTIONS: u32 = 8;
 const SYN_STEP: u32 = 50;
-/// Share of connections with a timeout from which on short ones have a floor from their start.
+/// Share of connections that waited from which on short ones have a floor from their start.
 const SHORT_TIMED_OUT: f64 = 0.01;
 /// Connections that the mean number of segments is of.
 const MEAN_OF: u32 = 64;
@@ -250,7 +250,10 @@ impl Network {
         self.connections = self.connections.saturating_add(1);
         self.note_rtt(report);
         self.note_syn(report, ladder, now_ns);
-        self.timed_out = (self.timed_out).saturating_add(u32::from(report.timeouts > 0));
+        // A short connection has few ACKs: it waits for the loss probe, which comes as late.
+        let is_short = report.segs_out <= EXCHANGE_SEGS;
+        let has_waited = report.timeouts > 0 || (is_short && report.retrans > 0);
+        self.timed_out = self.timed_out.saturating_add(u32::from(has_waited));
         self.timeouts += u64::from(report.timeouts);
         let weight = f64::from(self.connections.min(MEAN_OF));
         self.mean_segs += (f64::from(report.segs_out) - self.mean_segs) / weight;
@@ -443,8 +446,8 @@ mod tests {
         let mut network = Network::default();
         for number in 0..200 {
             note(&mut network, |it| {
-                (it.segs_out, it.retrans, it.bytes) = (10, 1, 10_000);
-                it.timeouts = u32::from(number % 20 == 0);
+                (it.segs_out, it.bytes, it.timeouts) = (10, 10_000, 0);
+                it.retrans = u32::from(number % 20 == 0);
             });
         }
         assert_eq!(network.timers(&LADDER).when, When::FromStart);
