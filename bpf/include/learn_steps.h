@@ -13,25 +13,23 @@
 #define DCTCP 0x7063746364ull
 #define DCTCP_RENO 0x65722d7063746364ull
 
-/*
- * Whether an arm has this name, given as two numbers. To the learner "thalweg_cubic", perhaps
- * with a number, is cubic (idle_cubic.bpf.c).
- */
+/* Whether an arm has this name, given as two numbers. */
 static __always_inline int is_named(const struct thalweg_arm *arm, __u64 first, __u64 rest)
 {
 	const __u64 *name = (const __u64 *)arm->name;
 
-	return (name[0] == first && name[1] == rest) ||
-	       (first == THALWEG_NAME && (rest & CUBIC_MASK) == CUBIC && name[0] == CUBIC &&
-		!name[1]);
+	return name[0] == first && name[1] == rest;
 }
 
 /*
  * Whether an arm runs under this name. Without ECN the kernel's dctcp goes on as dctcp-reno
- * (net/ipv4/tcp_dctcp.c), which the published rule books as dctcp.
+ * (net/ipv4/tcp_dctcp.c), which the published rule books as dctcp; cubic may go on as
+ * thalweg_cubic, perhaps with a number (idle_cubic.bpf.c).
  */
 static __always_inline int runs_as(const struct thalweg_arm *arm, __u64 first, __u64 rest)
 {
+	if (first == THALWEG_NAME && (rest & CUBIC_MASK) == CUBIC)
+		return *(const __u64 *)arm->name == CUBIC;
 	return is_named(arm, first, rest) ||
 	       (first == DCTCP_RENO && *(const __u64 *)arm->name == DCTCP &&
 		load_params()->mode == THALWEG_MODE_CLASSIC);
