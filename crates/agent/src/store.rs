@@ -23,9 +23,9 @@ mod row;
 mod sampling;
 pub(crate) mod schema;
 mod snapshot;
-mod waits;
 #[cfg(test)]
 pub(crate) mod tests;
+mod waits;
 
 pub use clock::Moment;
 pub use document::{

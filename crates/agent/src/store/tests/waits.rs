@@ -29,7 +29,9 @@ fn waits_go_on_after_a_restart_and_are_replaced_by_setting() {
     let mut store = open_at(directory.path(), "other", later);
     let mut found = store.waits("idle", later).unwrap();
     found.sort_by_key(|it| it.until_ns);
-    let lefts = found.iter().map(|it| (it.until_ns - later.monotonic_ns) / SECOND_NS);
+    let lefts = found
+        .iter()
+        .map(|it| (it.until_ns - later.monotonic_ns) / SECOND_NS);
     assert_eq!(lefts.collect::<Vec<_>>(), [0, 300]);
     assert_eq!(found[1].key, waits[0].key);
     assert_eq!(found[1].highest, Some(1));
