@@ -128,14 +128,31 @@ impl Bench<'_> {
         let pair = bed::pair("idle")?;
         let keys = "[arms]\nallow = [\"cubic\"]\n[idle]\nenabled = true\n";
         let agent = Agent::start_with(self.binary, &pair, "idle", keys)?;
-        let status = agent.status()?;
-        let problems = status["problems"].as_array();
-        let mut said = problems.into_iter().flatten().filter_map(Value::as_str);
-        if let Some(problem) = said.find(|it| it.contains("after idle times")) {
-            bail!("{problem}");
-        }
+        refuse_problem(&agent, "after idle times")?;
         Sockets::open(&pair, pair.cgroup_path())?.expect("thalweg_cubic")?;
         Ok("a connection that keeps its window".to_owned())
+    }
+
+    /// A namespace is followed, and the program of the control group runs.
+    pub fn buffers(&self) -> Result<String> {
+        let pair = bed::pair("buffers")?;
+        let keys = "[buffers]\nenabled = true\n";
+        let agent = Agent::start_with(self.binary, &pair, "buffers", keys)?;
+        bed::transfer(&pair, SCORED_BYTES, None)?;
+        until(|| Ok(agent.figure("/buffers/namespaces")? > 0))?;
+        refuse_problem(&agent, "larger buffers")?;
+        Ok("a namespace followed".to_owned())
+    }
+}
+
+/// Fails with a problem of the agent that has these words.
+fn refuse_problem(agent: &Agent, words: &str) -> Result<()> {
+    let status = agent.status()?;
+    let problems = status["problems"].as_array();
+    let mut said = problems.into_iter().flatten().filter_map(Value::as_str);
+    match said.find(|it| it.contains(words)) {
+        Some(problem) => bail!("{problem}"),
+        None => Ok(()),
     }
 }
 

@@ -276,6 +276,7 @@ impl Bench<'_> {
             "learned clamps" => self.clamps(),
             "timers" => self.timers(),
             "idle" => self.idle(),
+            "buffers" => self.buffers(),
             "policies" => self.policy(),
             "policies: open connections" => self.existing(false),
             "policies: later stages" => self.existing(true),

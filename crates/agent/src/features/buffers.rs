@@ -19,6 +19,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::MethodFilter;
 use clap::Args as _;
 use serde_json::{Value, json};
+use thalweg_policy::Version;
 
 use crate::api::answer::Answer;
 use crate::config::reader::Section;
@@ -27,6 +28,7 @@ use crate::feature::{
 };
 use crate::kernel::{Kernel, Setup};
 use crate::metrics::page::Page;
+use crate::requirements::{Need, Requirement, Trial};
 use crate::scans;
 
 mod groups;
@@ -96,6 +98,18 @@ impl Feature for State {
             "buffers",
             "Limits of buffers stay as they are. Where /proc/sys is read-only, run the agent on the machine, or set `buffers.enabled = false`; a namespace that is left alone is followed again after a restart.",
         )]
+    }
+
+    fn requirement(&self) -> Option<Requirement> {
+        Some(Requirement {
+            name: "buffers",
+            means: "what larger buffers bring is measured, by network (`[buffers]`)",
+            since: Version(5, 15),
+            because: "`bpf_get_netns_cookie` in sockops programs",
+            needs: &[Need::SockOps, Need::CgroupSockopt, Need::KernelBtf],
+            required: false,
+            trial: Trial::Load(thalweg_bpf_objects::BUFFERS),
+        })
     }
 
     fn read_settings(&self, root: &mut Section<'_>) -> Arc<dyn Settings> {
