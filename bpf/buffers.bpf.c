@@ -92,7 +92,7 @@ static __noinline int establish(struct bpf_sock_ops *ops)
 	bounds = bounds_of(&c);
 	if (!bounds || !find_tcp(&c) || !find_key(&c) || is_outside(&c, &default_arm))
 		return 0;
-	if (owned_window(&c) || !is_free(c.tcp, 0))
+	if (owned_window(&c) || !is_free(c.tcp, 0) || is_routed_home(c.tcp))
 		return 0;
 	drawn = is_in_share(bpf_get_socket_cookie(ops), bounds->salt, bounds->share_q16);
 	if (!bpf_sk_storage_get(&buffer_groups, c.sk, &drawn, BPF_SK_STORAGE_GET_F_CREATE))

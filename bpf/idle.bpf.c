@@ -40,6 +40,8 @@ static __noinline int establish(struct bpf_sock_ops *ops)
 		return 0;
 	if (!find_key(&c) || is_outside(&c, &default_arm) || app_owned(&c))
 		return 0;
+	if (is_routed_home(c.tcp))
+		return 0;
 	settings = bpf_map_lookup_elem(&idle_settings, &zero);
 	flow = bpf_sk_storage_get(&idle_flows, c.sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
 	if (!settings || !flow || !network_key(&c, &flow->report.key))
