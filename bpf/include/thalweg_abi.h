@@ -654,7 +654,7 @@ struct thalweg_counters {
 	__u64 windows_overridden; /* initial windows that another one replaced before the first data */
 };
 
-/* They use the key. */
+/* Behind the key, which both use. */
 #include "thalweg_buffers_abi.h"
 #include "thalweg_idle_abi.h"
 

@@ -176,7 +176,7 @@ impl<R: Pod + Send + 'static> Reporter<R> {
     /// Checks that the cgroup runs the program.
     ///
     /// # Errors
-    /// It does not.
+    /// The cgroup does not run it.
     pub fn check(&self) -> Result<()> {
         let cgroup = lock(&self.cgroup);
         let running = links::programs_of(&cgroup.0, BPF_CGROUP_SOCK_OPS, 0)?;
@@ -192,7 +192,7 @@ impl<R: Pod + Send + 'static> Reporter<R> {
     /// Another map of the object.
     ///
     /// # Errors
-    /// It has none of that name.
+    /// The object has none of that name.
     pub fn map(&self, name: &str) -> Result<MapHandle> {
         Ok(object::find_map(&self.object, name)?)
     }

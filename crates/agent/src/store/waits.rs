@@ -14,7 +14,7 @@ pub struct KeptWait {
     pub key: HostKey,
     /// CLOCK_MONOTONIC of its end; 0: it is over.
     pub until_ns: u64,
-    /// Its length, which the next one doubles.
+    /// Length, which the next one doubles.
     pub length_ns: u64,
     /// Highest step that is tried after it; `None`: any.
     pub highest: Option<u32>,
