@@ -23,30 +23,45 @@ const WAIT_MAX_NS: u64 = 86_400_000_000_000;
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Times {
     weight: f64,
+    /// Sum of the squares of the weights.
+    weights_squared: f64,
     mean: f64,
     squares: f64,
 }
 
 impl Times {
-    /// Adds a connection that took `us` for `bytes`.
-    pub fn add(&mut self, us: u64, bytes: u64) {
+    /// Adds a connection that took `us` for `bytes`, which counts as so many transfers. Those of one
+    /// connection are alike: the number of connections decides on the error.
+    pub fn add(&mut self, us: u64, bytes: u64, transfers: u32) {
         if us == 0 || bytes == 0 {
             return;
         }
         let bits = (us as f64 / bytes as f64).log2();
-        if self.weight >= MEMORY {
+        if self.connections() >= MEMORY {
             self.weight *= 0.5;
+            self.weights_squared *= 0.5;
             self.squares *= 0.5;
         }
-        self.weight += 1.0;
+        let weight = f64::from(transfers.max(1));
+        self.weight += weight;
+        self.weights_squared += weight * weight;
         let off = bits - self.mean;
-        self.mean += off / self.weight;
-        self.squares += off * (bits - self.mean);
+        self.mean += off * weight / self.weight;
+        self.squares += weight * off * (bits - self.mean);
+    }
+
+    /// Number of connections of equal weights that tell as much (Kish, 1965).
+    fn connections(&self) -> f64 {
+        match self.weights_squared {
+            0.0 => 0.0,
+            squared => self.weight * self.weight / squared,
+        }
     }
 
     /// Variance of the mean.
     fn error_squared(&self) -> f64 {
-        self.squares / (self.weight - 1.0).max(1.0) / self.weight.max(1.0)
+        let variance = self.squares / self.weight.max(1.0);
+        variance / (self.connections() - 1.0).max(1.0)
     }
 }
 
@@ -65,7 +80,7 @@ impl Effect {
     pub fn new<'a>(pairs: impl IntoIterator<Item = (&'a Times, &'a Times)>) -> Option<Self> {
         let (mut precision, mut sum) = (0.0, 0.0);
         for (control, treated) in pairs {
-            if control.weight < COMPARED || treated.weight < COMPARED {
+            if control.connections() < COMPARED || treated.connections() < COMPARED {
                 continue;
             }
             let squared = (control.error_squared() + treated.error_squared()).max(1e-9);
@@ -156,4 +171,28 @@ pub fn oldest<T>(networks: &HashMap<HostKey, T>, seen_ns: impl Fn(&T) -> u64) ->
     let bound_ns = times.get(times.len() / 8).copied().unwrap_or(0);
     let old = networks.iter().filter(|(_, it)| seen_ns(it) <= bound_ns);
     old.map(|(key, _)| *key).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Effect, Times};
+
+    #[test]
+    fn transfers_weigh_and_connections_decide_on_the_error() {
+        let mut times = [Times::default(); 3];
+        for number in 0..40 {
+            let us = 1000 + 100 * (number % 3);
+            times[0].add(us, 1000, 1);
+            times[1].add(us, 1000, 8);
+            // Slow transfers that are told one by one weigh no more.
+            let transfers = if number % 3 == 2 { 1 } else { 8 };
+            times[2].add(us, 1000, transfers);
+        }
+        assert!((times[0].mean - times[1].mean).abs() < 1e-9);
+        assert!((times[0].error_squared() - times[1].error_squared()).abs() < 1e-9);
+        assert!(times[2].mean < times[0].mean);
+        assert!(times[2].connections() < 40.0);
+        let effect = Effect::new([(&times[0], &times[1])]);
+        assert!(effect.is_some_and(|it| !it.is_harm()));
+    }
 }

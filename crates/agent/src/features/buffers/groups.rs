@@ -84,7 +84,7 @@ impl Network {
         group.connections += 1.0;
         group.segs += f64::from(report.segs_out);
         group.retrans += f64::from(report.retrans);
-        group.times.add(report.busy_us, report.bytes);
+        group.times.add(report.busy_us, report.bytes, 1);
         if report.min_rtt_us > 0 && report.srtt_us > 0 {
             let ratio = f64::from(report.srtt_us) / f64::from(report.min_rtt_us);
             group.queue_bits += ratio.log2();

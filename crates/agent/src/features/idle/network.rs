@@ -80,7 +80,8 @@ impl Network {
         group.exchanges += f64::from(report.exchanges);
         group.segs += f64::from(report.segs);
         group.retrans += f64::from(report.retrans);
-        group.times.add(report.time_us, report.bytes);
+        // A report that tells of a loss at once has fewer exchanges than others.
+        (group.times).add(report.time_us, report.bytes, report.exchanges);
         if !self.keeps {
             let restarted = &self.groups[0];
             let are_enough = restarted.exchanges >= EXCHANGES && restarted.reports >= REPORTS;

@@ -68,7 +68,7 @@ impl Sums {
             self.exchanges += 1.0;
             self.spurious_exchanges += f64::from(u8::from(report.dsacks > 0));
         }
-        self.times[usize::from(is_long)].add(report.busy_us, report.bytes);
+        self.times[usize::from(is_long)].add(report.busy_us, report.bytes, 1);
     }
 }
 
