@@ -2,17 +2,19 @@
 /*
  * idle_cubic: cubic that keeps its congestion window over idle times.
  *
- * After an idle time longer than its retransmission timeout the kernel restarts a connection from the
- * initial window (tcp_cwnd_restart in net/ipv4/tcp_output.c), where tcp_slow_start_after_idle is 1. Of
- * a drawn connection to a network of the agent's this congestion control puts the window back when the first
- * segment is sent. The burst is paced, at the rate at which the ACKs of a window came before: what the
- * narrowest link passed on. So it needs no more of a queue than the same window in flight did.
+ * After an idle time longer than its retransmission timeout the kernel restarts a connection from
+ * the initial window (tcp_cwnd_restart in net/ipv4/tcp_output.c), where tcp_slow_start_after_idle is
+ * 1. This congestion control puts the window back when the first segment is sent: of connections
+ * that are drawn, to networks that the agent names. The burst is paced at the rate at which the ACKs
+ * of a window came before, which the narrowest link passed on. So it needs no more of a queue than
+ * the same window in flight did.
  *
  * Everything else is the kernel's cubic. Exchanges after an idle time are measured in connections that
  * keep their window, and in the others.
  */
 #include "thalweg_tcp.h"
 #include "thalweg_abi.h"
+#include "thalweg_share.h"
 #include "idle_maps.h"
 
 char LICENSE[] SEC("license") = "GPL";
@@ -37,14 +39,11 @@ static __always_inline struct thalweg_idle_flow *flow_of(struct sock *sk)
 static __always_inline int keeps_window(struct thalweg_idle_flow *flow)
 {
 	struct thalweg_idle_network *network;
-	__u32 mixed;
 
 	network = bpf_map_lookup_elem(&idle_networks, &flow->report.key);
 	if (!network || bpf_ktime_get_ns() >= network->until_ns)
 		return 0;
-	mixed = (flow->cookie ^ network->salt) * 0x9e3779b1u;
-	/* The upper bits are mixed best. */
-	return (mixed ^ mixed >> 15) * 0x85ebca6bu >> 16 < network->kept_q16;
+	return is_in_share(flow->cookie, network->salt, network->kept_q16);
 }
 
 /* Reports finished exchanges. */

@@ -8,9 +8,10 @@
  * retransmits by timeout (TCP_RTO_MIN), and a second before it sends a SYN again (RFC 6298), however
  * short the path is.
  *
- * The floor is set at a retransmission and taken back at the next RTT sample, or, in networks of short
- * connections, from the SYN to the first sample: it shortens the timeout, after which an idle connection begins with its initial window again (net/ipv4/tcp_output.c,
- * tcp_cwnd_restart). A connection without losses keeps the kernel's timeout for all of its life.
+ * The floor is set at a retransmission and taken back at the next RTT sample, or, in networks of
+ * short connections, from the SYN to the first sample. It shortens the timeout, after which an idle
+ * connection begins with its initial window again (net/ipv4/tcp_output.c, tcp_cwnd_restart). A
+ * connection without losses keeps the kernel's timeout for all of its life.
  *
  * connect() gives up after a number of SYNs, whatever their times: a connection that loses one gets a
  * number that takes as long as usual, and its own back once it is established.

@@ -4,6 +4,7 @@
 #define THALWEG_LEARN_BESIDE_H
 
 #include "learn_state.h"
+#include "thalweg_share.h"
 
 /* Fills the key of the connection's network (the level of prefixes); 0: it has none. */
 static __always_inline int network_key(struct context *c, struct thalweg_host_key *key)
@@ -14,18 +15,6 @@ static __always_inline int network_key(struct context *c, struct thalweg_host_ke
 	key->level = THALWEG_LEVEL_PREFIX;
 	key->prefix_len = cut(remote, family, c->params->group_ipv4, c->params->group_ipv6);
 	return family != 0;
-}
-
-/*
- * Whether a draw takes a connection of this cookie into a share, Q16. The same for all of its
- * life.
- */
-static __always_inline int is_in_share(__u32 cookie, __u32 salt, __u32 share_q16)
-{
-	__u32 mixed = (cookie ^ salt) * 0x9e3779b1u;
-
-	/* The upper bits are mixed best. */
-	return (mixed ^ mixed >> 15) * 0x85ebca6bu >> 16 < share_q16;
 }
 
 /* A connection does without what others to its network have: the learner must not compare them. */

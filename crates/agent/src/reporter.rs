@@ -22,7 +22,7 @@ use crate::kernel::Kernel;
 /// Interval of tries to load a program.
 const AGAIN: Duration = Duration::from_secs(30);
 
-/// What a program is made of.
+/// Object, maps and pin of a program.
 #[derive(Debug)]
 pub struct Source {
     /// Name of the object in the kernel's messages.

@@ -46,7 +46,7 @@ struct Sums {
     connections: f64,
     segs: f64,
     retrans: f64,
-    /// Of log₂ of the smoothed RTT over the least one.
+    /// Sum of log₂ of the smoothed RTT over the least one.
     queue_bits: f64,
     times: Times,
 }

@@ -43,7 +43,7 @@ pub struct Buffers {
     pub networks: Vec<NetworkBuffers>,
 }
 
-/// What raised limits do for the transfers to a network.
+/// Effect of raised limits on the transfers to a network.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 pub struct NetworkBuffers {
     /// Addresses of the network.
@@ -65,7 +65,7 @@ pub struct NetworkBuffers {
     pub bounded_retransmitted: f64,
     /// Geometric mean of the smoothed RTT over the least, with raised limits.
     pub queue_ratio: f64,
-    /// The same for transfers held to the first limits.
+    /// Geometric mean of the smoothed RTT over the least, of transfers held to the first limits.
     pub bounded_queue_ratio: f64,
     /// Ratio of the time of transfers to that at the first limits; `None`: not known yet.
     pub time_ratio: Option<f64>,

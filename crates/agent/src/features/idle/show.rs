@@ -32,7 +32,10 @@ pub fn list(answer: &mut Value, options: &ArgMatches) -> Result<String> {
     let mut found = Idle::deserialize(&*answer)?;
     found.networks.retain(|it| it.keeps || !options.kept);
     let text = match (found.enabled, found.networks.is_empty()) {
-        (false, _) => "windows are not kept ([idle] enabled = false)\n".to_owned(),
+        (false, _) => {
+            "windows are not kept: [idle] enabled = false, dry run, advice, or mode classic\n"
+                .to_owned()
+        }
         (true, true) => "no exchanges after idle times were seen yet\n".to_owned(),
         _ => idle_table(&found.networks),
     };

@@ -106,7 +106,7 @@ impl Ascent {
     }
 }
 
-/// What a network's connections get.
+/// Setting of a network's connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Setting {
     /// The least retransmission timeout.

@@ -33,7 +33,9 @@ pub fn list(answer: &mut Value, options: &ArgMatches) -> Result<String> {
     let is_set = |it: &NetworkTimers| it.floor_us.is_some() || it.syn_us.is_some();
     found.networks.retain(|it| is_set(it) || !options.set);
     let text = match (found.enabled, found.networks.is_empty()) {
-        (false, _) => "timers are not learned ([timers] enabled = false)\n".to_owned(),
+        (false, _) => {
+            "timers are not learned: [timers] enabled = false, advice, or mode classic\n".to_owned()
+        }
         (true, true) => "nothing is known of networks yet\n".to_owned(),
         _ if found.sets => timers_table(&found.networks),
         _ => format!(
