@@ -19,6 +19,7 @@
 #include <bpf/bpf_helpers.h>
 
 #include "learn_clamp.h"
+#include "learn_covered.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
@@ -29,12 +30,6 @@ char LICENSE[] SEC("license") = "GPL";
 #define SENDING                                                                        \
 	(1 << BPF_TCP_ESTABLISHED | 1 << BPF_TCP_CLOSE_WAIT | 1 << BPF_TCP_FIN_WAIT1 | \
 	 1 << BPF_TCP_CLOSING | 1 << BPF_TCP_LAST_ACK)
-
-/* Levels from a socket's cgroup to the root: deeper ones are not reached. */
-#define LEVELS 64
-
-/* Id of the cgroup that the agent covers. A section of its own: the agent writes it before load. */
-const volatile __u64 covered SEC(".rodata.covered") = 0;
 
 /*
  * Prefixes where there are clamps; 0: none. One more keeps IPv4 out of ::/0. Written by the
@@ -47,24 +42,6 @@ struct {
 	__type(key, struct thalweg_policy_key6);
 	__type(value, __u32);
 } clamp_prefixes SEC(".maps");
-
-/* Whether a socket is in the cgroup that the agent covers: an iterator sees all of them. */
-static __always_inline int is_covered(struct tcp_sock *tp)
-{
-	struct cgroup *cgroup = ((struct sock *)tp)->sk_cgrp_data.cgroup;
-	struct cgroup_subsys_state *parent;
-	__u32 i;
-
-	for (i = 0; i < LEVELS && cgroup; i++) {
-		if (cgroup->kn->id == covered)
-			return 1;
-		parent = cgroup->self.parent;
-		if (!parent)
-			return 0;
-		cgroup = parent->cgroup;
-	}
-	return 0;
-}
 
 /*
  * Whether a connection has its turn to look for room. A larger clamp shows whether the

@@ -16,6 +16,8 @@
  * connect() gives up after a number of SYNs, whatever their times: a connection that loses one gets a
  * number that takes as long as usual, and its own back once it is established.
  *
+ * Connections to peers that bound the delay of their ACKs bound their own.
+ *
  * It needs the kernel's BTF: else a connection's own timeouts, and whether its peer acknowledges
  * selectively, could not be read.
  */
@@ -27,11 +29,20 @@
 #include <bpf/bpf_helpers.h>
 
 #include "learn_beside.h"
+#include "learn_covered.h"
 #include "learn_sample.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
 #define TCP_SYNCNT 7
+
+/* linux/rtnetlink.h */
+#define RTAX_LOCK 1
+#define RTAX_RTO_MIN 13
+
+/* What the agent asks of each connection. */
+#define CALLBACKS \
+	(BPF_SOCK_OPS_RETRANS_CB_FLAG | BPF_SOCK_OPS_RTO_CB_FLAG | BPF_SOCK_OPS_STATE_CB_FLAG)
 
 /* The kernel's first timeout of a SYN (TCP_TIMEOUT_INIT, include/net/tcp.h). */
 #define USUAL_SYN_US 1000000
@@ -63,6 +74,18 @@ struct {
 	__type(key, int);
 	__type(value, struct timed);
 } timed SEC(".maps");
+
+/*
+ * Longest delay of ACKs by network of the peer, µs; 0: the kernel's. One more keeps IPv4 out of ::/0.
+ * Written by the agent.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(max_entries, THALWEG_TIMERS_PEERS + 1);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct thalweg_policy_key6);
+	__type(value, __u32);
+} peers SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
@@ -231,10 +254,38 @@ static __noinline int answer_syn(struct bpf_sock_ops *ops)
 	return 0;
 }
 
+/*
+ * Least timeout of the connection's route, ms; 0: it has none. The kernel takes it before the
+ * socket's (include/net/tcp.h, tcp_rto_min). The metrics are read without the verifier's knowledge.
+ */
+static __noinline __u32 route_rto_min_ms(struct tcp_sock *tp)
+{
+	struct dst_entry *route = tp ? ((struct sock *)tp)->sk_dst_cache : 0;
+	__u32 metrics[RTAX_RTO_MIN] = {};
+	const void *at;
+
+	if (!route)
+		return 0;
+	at = (const void *)(route->_metrics & ~3ul);
+	if (bpf_probe_read_kernel(metrics, sizeof(metrics), at))
+		return 0;
+	return metrics[RTAX_LOCK - 1] & 1u << RTAX_RTO_MIN ? metrics[RTAX_RTO_MIN - 1] : 0;
+}
+
+/* Least timeout that the socket or its route has from others, µs; 0: the kernel's. */
+static __always_inline __u32 others_floor_us(struct context *c)
+{
+	__u32 ticks = connection_of(c)->icsk_rto_min, ms = route_rto_min_ms(c->tcp);
+
+	if (ms)
+		return ms * 1000;
+	return ticks == ticks_of(THALWEG_RTO_MIN_US) ? 0 : ticks * load_params()->jiffy_us;
+}
+
 /* Whether the connection's least timeout is the kernel's. */
 static __always_inline int is_usual(struct context *c, struct timed *timed)
 {
-	if (connection_of(c)->icsk_rto_min == ticks_of(THALWEG_RTO_MIN_US) && !is_of_policy(c))
+	if (!others_floor_us(c) && !is_of_policy(c))
 		return 1;
 	timed->flags |= THALWEG_TIMED_OWNED;
 	return 0;
@@ -335,6 +386,23 @@ static __noinline int end_recovery(struct bpf_sock_ops *ops)
 	return 0;
 }
 
+/* The peer bounds the delay of its ACKs, and expects the same. */
+static __noinline int bound_acks(struct bpf_sock_ops *ops)
+{
+	struct thalweg_policy_key6 key = { 128, {} };
+	struct context c = {};
+	__u32 *bound;
+	int us;
+
+	if (!host_of(ops, (__u32 *)key.addr))
+		return 0;
+	bound = bpf_map_lookup_elem(&peers, &key);
+	if (!bound || !*bound || !find_sock(&c, ops) || is_of_policy(&c))
+		return 0;
+	us = *bound;
+	return bpf_setsockopt(ops, SOL_TCP, TCP_BPF_DELACK_MAX, &us, sizeof(us));
+}
+
 static __noinline int count_timeout(struct bpf_sock_ops *ops)
 {
 	struct context c = {};
@@ -374,6 +442,10 @@ static __always_inline int fill_report(struct context *c, struct thalweg_timers_
 		report->syn_us = timed->syn_us;
 		report->flags = timed->flags;
 	}
+	if (!timed || !timed->floor_us)
+		report->other_us = others_floor_us(c);
+	if (report->other_us)
+		report->flags |= THALWEG_TIMED_OWNED;
 	t = timers_of(c);
 	if (!t)
 		return 1;
@@ -414,12 +486,12 @@ int timers_sockops(struct bpf_sock_ops *ops)
 		break;
 	case BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB:
 		answer_syn(ops);
-		add_callbacks(ops, BPF_SOCK_OPS_RETRANS_CB_FLAG | BPF_SOCK_OPS_RTO_CB_FLAG |
-					   BPF_SOCK_OPS_STATE_CB_FLAG);
+		bound_acks(ops);
+		add_callbacks(ops, CALLBACKS);
 		break;
 	case BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB:
-		add_callbacks(ops, BPF_SOCK_OPS_RETRANS_CB_FLAG | BPF_SOCK_OPS_RTO_CB_FLAG |
-					   BPF_SOCK_OPS_STATE_CB_FLAG);
+		bound_acks(ops);
+		add_callbacks(ops, CALLBACKS);
 		break;
 	case BPF_SOCK_OPS_RETRANS_CB:
 		if (ops->state == BPF_TCP_SYN_SENT)
@@ -440,4 +512,36 @@ int timers_sockops(struct bpf_sock_ops *ops)
 		break;
 	}
 	return 1;
+}
+
+/*
+ * Requests the callbacks of connections that were open before the program. It writes the kernel's
+ * error number where it refuses: before Linux 6.12.
+ */
+SEC("?iter/tcp")
+int timers_open(struct bpf_iter__tcp *ctx)
+{
+	struct sock_common *skc = ctx->sk_common;
+	struct timed *known;
+	struct tcp_sock *tp;
+	__u8 refusal;
+	int flags;
+
+	if (!skc || (skc->skc_state != BPF_TCP_ESTABLISHED && skc->skc_state != BPF_TCP_CLOSE_WAIT))
+		return 0;
+	tp = bpf_skc_to_tcp_sock(skc);
+	if (!tp || !is_covered(tp))
+		return 0;
+	flags = tp->bpf_sock_ops_cb_flags;
+	if ((flags & CALLBACKS) == CALLBACKS)
+		return 0;
+	known = bpf_sk_storage_get(&timed, tp, 0, BPF_SK_STORAGE_GET_F_CREATE);
+	if (!known)
+		return 0;
+	known->flags |= THALWEG_TIMED_EARLIER;
+	flags |= CALLBACKS;
+	refusal = -bpf_setsockopt(tp, SOL_TCP, TCP_BPF_SOCK_OPS_CB_FLAGS, &flags, sizeof(flags));
+	if (refusal)
+		bpf_seq_write(ctx->meta->seq, &refusal, sizeof(refusal));
+	return 0;
 }

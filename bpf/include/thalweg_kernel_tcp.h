@@ -57,6 +57,7 @@ struct net_device {
 struct dst_entry {
 	struct net_device
 		*dev; /* the loopback device if it is to the machine itself, or the VRF's */
+	unsigned long _metrics; /* address of the route's metrics; the two lowest bits are flags */
 };
 
 struct sock {

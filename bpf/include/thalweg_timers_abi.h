@@ -22,6 +22,9 @@
 #define THALWEG_SYN_LOSSES 8
 #define THALWEG_SYN_CREDIT 8
 
+/* Networks whose hosts bound the delay of their ACKs, at most. */
+#define THALWEG_TIMERS_PEERS 64
+
 /* Timers of a network. The agent writes them; programs change `credit` alone. */
 struct thalweg_timers {
 	__u64 until_ns; /* CLOCK_MONOTONIC up to which new connections get them */
@@ -57,8 +60,10 @@ struct thalweg_timers_report {
 	__u32 syn_us; /* likewise, first timeout of the SYN */
 	__u32 timeouts;
 	__u32 floors; /* times that the floor was set */
+	__u32 other_us; /* least timeout of a route, a policy, an application or a sysctl; 0: none */
 	__u16 syn_retrans;
 	__u16 flags; /* enum thalweg_timed_flag */
+	__u32 unused;
 };
 
 enum thalweg_timed_flag {
@@ -66,12 +71,12 @@ enum thalweg_timed_flag {
 	THALWEG_TIMED_KNOWN = 1 << 0,
 	/* The draw gave them to the connection. */
 	THALWEG_TIMED_DRAWN = 1 << 1,
-	/* The least retransmission timeout is another's: of a policy, an application, a sysctl. */
+	/* The least timeout is another's: of a route, a policy, an application, a sysctl. */
 	THALWEG_TIMED_OWNED = 1 << 2,
 	/* The peer does not acknowledge selectively, and so tells of no duplicates. */
 	THALWEG_TIMED_NO_SACK = 1 << 3,
-	/* The connection was opened here. */
-	THALWEG_TIMED_ACTIVE = 1 << 4,
+	/* The connection was open before the program. */
+	THALWEG_TIMED_EARLIER = 1 << 4,
 };
 
 #endif

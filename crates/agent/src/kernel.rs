@@ -38,7 +38,7 @@ use thalweg_units::address::Nat64;
 
 pub use arms::{ArmEntry, ArmSpec, ArmTable, error_text};
 pub use maps::{HostBatch, trie_entries};
-pub use open::{Candidates, Iterator, unless_passing};
+pub use open::{Added, Candidates, Iterator, unless_passing};
 pub use pins::find_map;
 
 use crate::config::learner::{Advise, Networks};

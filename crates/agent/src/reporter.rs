@@ -17,7 +17,7 @@ use thalweg_control::pins::remove_file;
 use thalweg_control::{batch, links, memory, object};
 use thalweg_learner::HostKey;
 
-use crate::kernel::Kernel;
+use crate::kernel::{Added, Kernel};
 
 /// Interval of tries to load a program.
 const AGAIN: Duration = Duration::from_secs(30);
@@ -137,8 +137,16 @@ impl<R: Pod + Send + 'static> Reporter<R> {
     /// # Errors
     /// The kernel's.
     pub fn load(kernel: &Kernel, source: &'static Source) -> Result<Self> {
+        Self::load_with(kernel, source, &Added::default())
+    }
+
+    /// Likewise, with additions.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn load_with(kernel: &Kernel, source: &'static Source, added: &Added<'_>) -> Result<Self> {
         ensure!(kernel.setup().kernel_btf, "the kernel has no types (BTF)");
-        let object = kernel.load_beside(source.object, source.packed, &[])?;
+        let object = kernel.load_beside(source.object, source.packed, added)?;
         let program = object::find_program(&object, source.program)?;
         let id = Program::id_from_fd(program.as_fd())?;
         let program = program.as_fd().try_clone_to_owned()?;
@@ -187,6 +195,16 @@ impl<R: Pod + Send + 'static> Reporter<R> {
             self.id
         );
         Ok(())
+    }
+
+    /// Attaches an iterator of the object.
+    ///
+    /// # Errors
+    /// The object has none of that name, or the kernel's.
+    pub fn attach_iterator(&self, name: &str) -> Result<OwnedFd> {
+        let link = object::find_program(&self.object, name)?.attach();
+        let link = link.context("making a TCP iterator")?;
+        Ok(link.as_fd().try_clone_to_owned()?)
     }
 
     /// Another map of the object.

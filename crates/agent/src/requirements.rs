@@ -123,7 +123,7 @@ requirements! {
         "`thalweg policy apply --existing`",
         "`bpf_setsockopt` in TCP iterators";
     "policies: later stages", (6, 12), [SockOps, KernelBtf, TcpIterator], Trial::Constant("TCP_BPF_SOCK_OPS_CB_FLAGS"),
-        "`on.rtt`, `on.rto`, `on.retransmission` and `on.close` for open connections",
+        "`on.rtt`, `on.rto`, `on.retransmission` and `on.close` for open connections; `timers.existing`",
         "`TCP_BPF_SOCK_OPS_CB_FLAGS`";
     "congestion controls in BPF", (6, 4), [StructOps], Trial::None,
         "`thalweg cc load` brings those that the kernel lacks, and learned ones",

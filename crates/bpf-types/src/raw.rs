@@ -40,6 +40,7 @@ pub const THALWEG_TIMERS_RING: u32 = 131072;
 pub const THALWEG_RTO_MIN_US: u32 = 200000;
 pub const THALWEG_SYN_LOSSES: u32 = 8;
 pub const THALWEG_SYN_CREDIT: u32 = 8;
+pub const THALWEG_TIMERS_PEERS: u32 = 64;
 pub const THALWEG_ABI_VERSION: u32 = 11;
 pub const THALWEG_RULE: u32 = 5;
 pub const THALWEG_RULE_CLASSIC: u32 = 1;
@@ -524,14 +525,16 @@ pub struct thalweg_timers_report {
     pub syn_us: __u32,
     pub timeouts: __u32,
     pub floors: __u32,
+    pub other_us: __u32,
     pub syn_retrans: __u16,
     pub flags: __u16,
+    pub unused: __u32,
 }
 pub const THALWEG_TIMED_KNOWN: thalweg_timed_flag = 1;
 pub const THALWEG_TIMED_DRAWN: thalweg_timed_flag = 2;
 pub const THALWEG_TIMED_OWNED: thalweg_timed_flag = 4;
 pub const THALWEG_TIMED_NO_SACK: thalweg_timed_flag = 8;
-pub const THALWEG_TIMED_ACTIVE: thalweg_timed_flag = 16;
+pub const THALWEG_TIMED_EARLIER: thalweg_timed_flag = 16;
 pub type thalweg_timed_flag = ::std::os::raw::c_uint;
 pub const THALWEG_MODE_CLASSIC: thalweg_mode = 0;
 pub const THALWEG_MODE_THALWEG: thalweg_mode = 1;

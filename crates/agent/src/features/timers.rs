@@ -22,6 +22,7 @@ use thalweg_bpf_types::raw;
 use thalweg_control::system::{self, NetworkNamespace};
 use thalweg_learner::{HostKey, Mode};
 use thalweg_policy::Version;
+use thalweg_units::prefix::Prefix;
 
 use crate::api::answer::Answer;
 use crate::config::reader::Section;
@@ -40,7 +41,7 @@ mod programs;
 mod show;
 mod view;
 
-use ladder::{Ladder, SynRetries};
+use ladder::{DELAYED_ACK_US, Ladder, SynRetries};
 use network::{Network, Setting, Timers, When};
 use programs::Programs;
 
@@ -52,6 +53,8 @@ const FIRST_SHARE_Q16: u32 = raw::THALWEG_ONE_Q16 / 16 * 15;
 const SHARE_Q16: u32 = raw::THALWEG_ONE_Q16 / 32 * 31;
 const FIRST_CONNECTIONS: u32 = 200;
 
+/// Largest number of prefixes of peers.
+const PEERS_MAX: usize = raw::THALWEG_TIMERS_PEERS as usize;
 /// Most known networks.
 const NETWORKS_MAX: usize = raw::THALWEG_TIMERS_NETWORKS as usize;
 
@@ -62,6 +65,12 @@ struct Configured {
     enabled: bool,
     /// `least`: least floor.
     least: Duration,
+    /// `existing`: connections that were open before have timers, too.
+    existing: bool,
+    /// `peers`: prefixes whose hosts bound the delay of their ACKs.
+    peers: Vec<Prefix>,
+    /// `delayed_ack`: that bound.
+    delayed_ack: Duration,
 }
 
 /// State of the feature; what is known of networks outlives a change of the configuration.
@@ -72,39 +81,52 @@ pub struct State {
 }
 
 /// State of a session.
+#[derive(Default)]
 struct Session {
     /// Whether timers are learned: in mode `thalweg` alone, and not under advice.
     is_on: bool,
     /// Whether they are set: not in a dry run.
     sets: bool,
+    /// Whether connections that were open before have them, too.
+    existing: bool,
     ladder: Ladder,
+    /// Prefixes whose hosts delay ACKs no longer than `bound_us`.
+    peers: Vec<Prefix>,
+    bound_us: u32,
     salt: u32,
     programs: Load<Programs>,
     /// Retransmissions of SYNs by network namespace cookie.
     retries: HashMap<u64, SynRetries>,
     fault: Option<String>,
-}
-
-impl Default for Session {
-    fn default() -> Self {
-        Self {
-            is_on: false,
-            sets: false,
-            ladder: Ladder {
-                tick_us: 0,
-                least_us: 0,
-            },
-            salt: 0,
-            programs: Load::default(),
-            retries: HashMap::new(),
-            fault: None,
-        }
-    }
+    /// Reason that connections that were open before keep the kernel's timers.
+    unreached: Option<String>,
 }
 
 impl Session {
     fn programs(&self) -> Option<&Programs> {
         self.programs.loaded()
+    }
+
+    /// Values that timers of a network may have.
+    fn ladder_of(&self, key: &HostKey) -> Ladder {
+        let network = key.prefix();
+        let is_bound = self.peers.iter().any(|it| it.covers(network));
+        Ladder {
+            delayed_ack_us: match is_bound {
+                true => self.bound_us,
+                false => DELAYED_ACK_US,
+            },
+            ..self.ladder
+        }
+    }
+
+    /// Loads the program, and has it reach what else is configured.
+    fn load_program(&self, kernel: &Kernel) -> Result<Programs> {
+        let programs = programs::load(kernel, self.existing && self.sets)?;
+        if self.sets {
+            programs::bound_acks(&programs, &self.peers, self.bound_us)?;
+        }
+        Ok(programs)
     }
 
     /// Puts the timers of a network into the kernel.
@@ -117,7 +139,7 @@ impl Session {
             floor_us,
             when,
             syn_us,
-        } = network.timers(&self.ladder);
+        } = network.timers(&self.ladder_of(key));
         let (connections, ..) = network.counts();
         let flags = match when {
             When::AfterTimeout => raw::THALWEG_TIMERS_AFTER_TIMEOUT,
@@ -179,8 +201,19 @@ impl State {
     }
 
     fn load_program(&self, kernel: &Kernel) {
-        let load = || Programs::load(kernel, &programs::SOURCE);
-        self.session().programs.ensure_loaded(load);
+        let mut session = self.session();
+        let was_loaded = session.programs().is_some();
+        let mut load = std::mem::take(&mut session.programs);
+        load.ensure_loaded(|| session.load_program(kernel));
+        session.programs = load;
+        if let Some(programs) = session.programs()
+            && session.existing
+            && session.sets
+            && !was_loaded
+        {
+            let reached = programs::reach_open_connections(programs);
+            session.unreached = reached.err().map(|error| format!("{error:#}"));
+        }
     }
 
     fn find_problem(&self) -> Option<String> {
@@ -189,7 +222,7 @@ impl State {
             Err(why) => Some(format!("connections keep the kernel's timers: {why}")),
             Ok(programs) => match programs.check() {
                 Err(error) => Some(format!("{error:#}")),
-                Ok(()) => session.fault.clone(),
+                Ok(()) => session.fault.clone().or_else(|| session.unreached.clone()),
             },
         }
     }
@@ -216,9 +249,10 @@ impl State {
                 make_room(&mut networks, programs)?;
             }
             let network = networks.entry(key).or_default();
-            let before = network.timers(&session.ladder);
-            network.note(report, &session.ladder, now_ns);
-            let after = network.timers(&session.ladder);
+            let ladder = session.ladder_of(&key);
+            let before = network.timers(&ladder);
+            network.note(report, &ladder, now_ns);
+            let after = network.timers(&ladder);
             if before != after && (before.are_set() || after.are_set()) {
                 session.write(&key, network)?;
             }
@@ -234,7 +268,7 @@ impl State {
     fn renew(&self) -> Result<()> {
         let session = self.session();
         for (key, network) in self.networks().iter() {
-            if network.timers(&session.ladder).are_set() {
+            if network.timers(&session.ladder_of(key)).are_set() {
                 session.write(key, network)?;
             }
         }
@@ -248,7 +282,7 @@ impl State {
             .iter()
             .map(|(key, network)| {
                 let containers = &context.containers;
-                view::NetworkTimers::new(key, network, &session.ladder, containers)
+                view::NetworkTimers::new(key, network, &session.ladder_of(key), containers)
             })
             .collect();
         networks.sort_by(|one, other| one.name.cmp(&other.name));
@@ -291,20 +325,40 @@ impl Feature for State {
             let words = "Least timeout of connections that recover, beside their round trip; two ticks of the kernel at least.";
             let range = Duration::from_millis(2)..=Duration::from_millis(200);
             let least = section.duration(("least", words), range, None, Duration::from_millis(8));
-            Arc::new(Configured { enabled, least })
+            let words = "Whether connections that were open before the agent have them, too (Linux 6.12).";
+            let existing = section.boolean(("existing", words), false);
+            let words = "Remote prefixes whose hosts have the same `timers.peers` and `timers.delayed_ack`: floors begin above that.";
+            let peers = section.prefixes(("peers", words), PEERS_MAX);
+            let words = "Longest delay of ACKs between them; two ticks of the kernel at least.";
+            let range = Duration::from_millis(2)..=Duration::from_millis(200);
+            let delayed_ack =
+                section.duration(("delayed_ack", words), range, None, Duration::from_millis(8));
+            Arc::new(Configured {
+                enabled,
+                least,
+                existing,
+                peers,
+                delayed_ack,
+            })
         })
     }
 
     fn configure(&self, settings: &dyn Settings, setup: &mut Setup) {
-        let settings = (settings as &dyn Any).downcast_ref::<Configured>();
-        let is_enabled = settings.is_some_and(|it| it.enabled);
+        let Some(settings) = (settings as &dyn Any).downcast_ref::<Configured>() else {
+            return;
+        };
+        let ladder = Ladder {
+            tick_us: system::jiffy_us(),
+            least_us: settings.least.as_micros() as u32,
+            delayed_ack_us: DELAYED_ACK_US,
+        };
         *self.session() = Session {
-            is_on: is_enabled && setup.params.mode == Mode::Thalweg && !setup.advise.only,
+            is_on: settings.enabled && setup.params.mode == Mode::Thalweg && !setup.advise.only,
             sets: !setup.dry_run,
-            ladder: Ladder {
-                tick_us: system::jiffy_us(),
-                least_us: settings.map_or(0, |it| it.least.as_micros() as u32),
-            },
+            existing: settings.existing,
+            ladder,
+            peers: settings.peers.clone(),
+            bound_us: ladder.bound_us(settings.delayed_ack.as_micros() as u32),
             salt: setup.control.salt as u32,
             ..Session::default()
         };
@@ -414,7 +468,7 @@ impl Feature for State {
             json!(view::NetworkTimers::new(
                 &key,
                 network,
-                &session.ladder,
+                &session.ladder_of(&key),
                 containers
             ))
         }))
@@ -439,8 +493,8 @@ impl Feature for State {
         }
         let networks = self.networks();
         let set = networks
-            .values()
-            .filter(|it| it.timers(&session.ladder).are_set());
+            .iter()
+            .filter(|(key, it)| it.timers(&session.ladder_of(key)).are_set());
         let lost = session.programs().and_then(|it| it.lost_reports().ok());
         Some(json!(view::TimersFigures {
             networks: networks.len(),

@@ -53,6 +53,15 @@ impl Iterator {
     }
 }
 
+/// Additions to an object that is loaded beside the learner's.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Added<'a> {
+    /// Values of sections of constants, by name.
+    pub constants: &'a [(&'a str, &'a [u8])],
+    /// Programs that are not loaded by default.
+    pub programs: &'a [&'a str],
+}
+
 /// Namespaces with connections that may be due.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Candidates {
@@ -170,7 +179,11 @@ impl Kernel {
         program: &str,
         constants: &[(&str, &[u8])],
     ) -> Result<Iterator> {
-        let object = self.load_beside(name, packed, constants)?;
+        let added = Added {
+            constants,
+            ..Added::default()
+        };
+        let object = self.load_beside(name, packed, &added)?;
         let program = object::find_program(&object, program)?;
         let link = program.attach().context("making a TCP iterator")?;
         let id = Program::id_from_fd(program.as_fd())?;
@@ -181,18 +194,17 @@ impl Kernel {
         })
     }
 
-    /// Loads an object with the learner's maps and parameters; `constants` has values of the sections
-    /// by name.
+    /// Loads an object with the learner's maps and parameters, and additions.
     ///
     /// # Errors
     /// The kernel refuses it.
-    pub fn load_beside(
-        &self,
-        name: &str,
-        packed: Packed,
-        constants: &[(&str, &[u8])],
-    ) -> Result<Object> {
+    pub fn load_beside(&self, name: &str, packed: Packed, added: &Added<'_>) -> Result<Object> {
         let mut object = object::open_object(name, packed)?;
+        for mut program in object.progs_mut() {
+            if added.programs.iter().any(|it| program.name() == *it) {
+                program.set_autoload(true);
+            }
+        }
         let params = raw_params(&self.setup, &self.params);
         for mut map in object.maps_mut() {
             let name = map.name().to_string_lossy().into_owned();
@@ -202,7 +214,7 @@ impl Kernel {
                 map.set_initial_value(&self.setup.named_flag())?;
             } else if name == names::RODATA_FLEET {
                 map.set_initial_value(&self.setup.fleet_flag())?;
-            } else if let Some((_, value)) = constants.iter().find(|(it, _)| *it == name) {
+            } else if let Some((_, value)) = added.constants.iter().find(|(it, _)| *it == name) {
                 map.set_initial_value(value)?;
             } else if let Some(shared) = self.maps.get(name.as_str()) {
                 map.reuse_fd(shared.as_fd())?;

@@ -75,6 +75,28 @@ while selector.get_map():
 print(first, time.monotonic() - begun, *sorted(counts))
 "#;
 
+/// Gives the route to an address a least timeout.
+const ROUTE: &str = r#"
+import subprocess, sys
+route = subprocess.check_output(["ip", "route", "get", sys.argv[1]], text=True).split()
+device = route[route.index("dev") + 1]
+subprocess.run(["ip", "route", "add", sys.argv[1], "dev", device, "rto_min", "50ms"], check=True)
+"#;
+
+/// Prints the number of open connections to port 5001.
+const OPEN: &str = r#"
+lines = open("/proc/net/tcp").read().splitlines()[1:]
+found = [it.split() for it in lines]
+print(sum(it[2].endswith(":1389") and it[3] == "01" for it in found))
+"#;
+
+/// Prints for how long a connection may delay ACKs, µs: `TCP_DELACK_MAX_US` (Linux 6.15).
+const LONGEST_DELAY: &str = r#"
+import socket, sys
+connection = socket.create_connection((sys.argv[1], 5001))
+print(connection.getsockopt(socket.IPPROTO_TCP, 46))
+"#;
+
 fn lossy(label: &str, percent: f64) -> PairOptions {
     let mut options = plain(label);
     options.path.loss = Probability::from_fraction(percent / 100.0);
@@ -200,6 +222,76 @@ fn least_timeouts_of_others_stay() {
     assert_eq!(all(&bed).trim(), "8000 200000");
     bed.apply(&one_rule("rto_min = \"100ms\""));
     assert_eq!(all(&bed).trim(), "100000");
+    assert_eq!(others_us(&bed), 100_000);
+    // The kernel takes the route's before the socket's.
+    bed.python(Side::Client, ROUTE, &[&address]).finish();
+    all(&bed);
+    assert_eq!(others_us(&bed), 50_000);
+    let table = String::from_utf8(bed.thalweg(&["timers"]).stdout).unwrap();
+    assert!(table.contains("others 50 ms: "), "{table}");
+}
+
+/// The last least timeout of others on the way to the server, µs.
+fn others_us(bed: &Bed) -> u64 {
+    wait_for("the timeout of others", || {
+        network(bed)["others_us"].as_u64()
+    })
+}
+
+#[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
+fn connections_that_were_open_before_have_a_floor_where_it_is_configured() {
+    if !privileged() || !are_told() {
+        return;
+    }
+    let existing = format!("{ENABLED}existing = true\n");
+    let mut bed = Bed::new(&lossy("existing", 5.0), &existing);
+    let address = bed.server_address();
+    let _sink = bed.sink(&address);
+    let mut sender = bed.python(Side::Client, LEAST_TIMEOUTS, &[&address, "8000"]);
+    wait_for("six connections", || {
+        let open = bed.python(Side::Client, OPEN, &[]).finish();
+        (open.trim() == "6").then_some(())
+    });
+    bed.start();
+    assert_eq!(bed.json(&["status"])["problems"], serde_json::json!([]));
+    floor_reaches(&bed, 8000);
+    assert_eq!(sender.line(), "8000");
+}
+
+#[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
+fn floors_begin_lower_towards_peers_that_bound_the_delay_of_their_acks() {
+    if !privileged() || !are_told() {
+        return;
+    }
+    let mut bed = Bed::new(&lossy("peers", 5.0), ENABLED);
+    let address = bed.server_address();
+    let prefix = format!("{}.0/24", address.rsplit_once('.').unwrap().0);
+    let peers = format!("{ENABLED}peers = [\"{prefix}\"]\ndelayed_ack = \"5ms\"\n");
+    bed.configure(&peers);
+    bed.start();
+    let _sink = bed.sink(&address);
+    let bound = |bed: &Bed| {
+        bed.python(Side::Client, LONGEST_DELAY, &[&address])
+            .finish()
+    };
+    // Two ticks are the least.
+    let least: u64 = bound(&bed).trim().parse().unwrap();
+    assert!((5_000..=20_000).contains(&least), "{least}");
+    let mut floors = Vec::new();
+    wait_for("a floor", || {
+        bed.connect(&address, 1, 20_000_000);
+        floors.extend(network(&bed)["floor_us"].as_u64());
+        (!floors.is_empty()).then_some(())
+    });
+    assert!(
+        floors[0] > least && floors[0] <= least + 20_000,
+        "{floors:?}"
+    );
+    bed.configure(ENABLED);
+    assert!(bed.thalweg(&["reload"]).status.success());
+    assert_eq!(bound(&bed).trim(), "200000");
 }
 
 #[test]

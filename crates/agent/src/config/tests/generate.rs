@@ -23,6 +23,9 @@ ecn_prefixes = ["10.0.0.0/8", "fd00::/8"]
 [timers]
 enabled = true
 least = "20ms"
+existing = true
+peers = ["10.0.0.0/8", "2001:db8::/32"]
+delayed_ack = "5ms"
 [idle]
 enabled = true
 [hosts]

@@ -10,7 +10,7 @@ const LONGEST_US: u64 = 120_000_000;
 /// Most retransmissions of a SYN (`MAX_TCP_SYNCNT`).
 const SYNS_MAX: u32 = 127;
 /// Longest time that a Linux peer delays an ACK in an exchange, `TCP_DELACK_MIN`, before its ticks.
-const DELAYED_ACK_US: u32 = 40_000;
+pub const DELAYED_ACK_US: u32 = 40_000;
 /// Round trips from which on no floor is set: it would save less than half of a timeout.
 const LONG_US: f64 = 100_000.0;
 /// Lower floors, the highest first; each is tried where the one before did no harm.
@@ -21,12 +21,14 @@ const SYN_STEPS_US: [u32; 2] = [60_000, 20_000];
 const SYN_LONGEST_US: u32 = 500_000;
 
 /// Values that a kernel permits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ladder {
     /// Length of a tick, µs.
     pub tick_us: u32,
     /// Least floor that the operator permits, µs.
     pub least_us: u32,
+    /// Longest time that the peer delays an ACK, µs, before its ticks.
+    pub delayed_ack_us: u32,
 }
 
 /// Retransmissions of a SYN in a network namespace.
@@ -49,22 +51,26 @@ impl Ladder {
         us.div_ceil(self.tick_us) * self.tick_us
     }
 
-    /// Floor of a step, µs: 0 is the kernel's, 1 is above what a Linux peer delays an ACK, higher ones
-    /// are lower. `None`: there is no such step for round trips of this length. No floor is below the
+    /// Longest delay of ACKs that a socket may have instead of the kernel's, µs.
+    pub fn bound_us(&self, us: u32) -> u32 {
+        self.round_up(us).max(2 * self.tick_us)
+    }
+
+    /// Floor of a step, µs: 0 is the kernel's, 1 is above what the peer delays an ACK, higher ones are
+    /// lower. `None`: there is no such step for round trips of this length. No floor is below the
     /// round trip: of longer timeouts it would change little, and jitter grows with the round trip.
     pub fn floor_us(&self, step: usize, rtt_us: f64) -> Option<u32> {
-        let first = self
-            .round_up(DELAYED_ACK_US + 2 * self.tick_us)
-            .max(self.least());
         if step == 0 || rtt_us >= LONG_US {
             return (step == 0).then_some(0);
         }
-        if step == 1 {
-            return Some(first);
-        }
-        let wanted = self.round_up(*LOWER_US.get(step - 2)?).max(self.least());
-        let before = self.floor_us(step - 1, rtt_us)?;
-        (wanted < before && f64::from(wanted) >= rtt_us).then_some(wanted)
+        let first = self.round_up(self.delayed_ack_us + 2 * self.tick_us);
+        let wanted = std::iter::once(first).chain(LOWER_US);
+        let mut floors: Vec<u32> = wanted
+            .map(|us| self.round_up(us).max(self.least()))
+            .collect();
+        floors.retain(|us| *us == first || f64::from(*us) >= rtt_us);
+        floors.dedup_by(|next, before| *next >= *before);
+        floors.get(step - 1).copied()
     }
 
     /// Shortest first timeout of a SYN, µs.
@@ -114,11 +120,12 @@ impl SynRetries {
 mod tests {
     use std::time::Duration;
 
-    use super::{Ladder, SynRetries};
+    use super::{DELAYED_ACK_US, Ladder, SynRetries};
 
     const LADDER: Ladder = Ladder {
         tick_us: 4000,
         least_us: 8000,
+        delayed_ack_us: DELAYED_ACK_US,
     };
 
     #[test]
@@ -135,7 +142,7 @@ mod tests {
         // 100 ticks a second: two of them are 20 ms, and a delayed ACK may take 50 ms.
         let slow = Ladder {
             tick_us: 10_000,
-            least_us: 8000,
+            ..LADDER
         };
         assert_eq!(slow.floor_us(1, 50.0), Some(60_000));
         assert_eq!(slow.floor_us(2, 50.0), Some(20_000));
@@ -145,6 +152,22 @@ mod tests {
             ..LADDER
         };
         assert_eq!(bounded.floor_us(2, 50.0), Some(32_000));
+    }
+
+    #[test]
+    fn floors_begin_lower_where_peers_bound_the_delay_of_their_acks() {
+        let bound = |us| Ladder {
+            delayed_ack_us: LADDER.bound_us(us),
+            ..LADDER
+        };
+        let floors = |us| -> Vec<u32> {
+            (0..5)
+                .map_while(|step| bound(us).floor_us(step, 50.0))
+                .collect()
+        };
+        assert_eq!(floors(5000), [0, 16_000, 8_000]);
+        assert_eq!(floors(20_000), [0, 28_000, 20_000, 8_000]);
+        assert_eq!(bound(5000).floor_us(2, 10_000.0), None);
     }
 
     #[test]

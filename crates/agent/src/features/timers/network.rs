@@ -36,6 +36,10 @@ const MEAN_OF: u32 = 64;
 const RTT_RISE: f64 = std::f64::consts::SQRT_2;
 const RTT_FALL: f64 = 0.962_232_187;
 
+/// Connections that say nothing of the floor.
+const INCOMPARABLE: u32 =
+    raw::THALWEG_TIMED_OWNED | raw::THALWEG_TIMED_NO_SACK | raw::THALWEG_TIMED_EARLIER;
+
 /// Groups of connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Draw {
@@ -137,6 +141,10 @@ pub struct Network {
     syn: Ascent,
     groups: [Sums; 2],
     harm: Option<Harm>,
+    /// Connections whose least timeout is another's, and the last such timeout, µs; 0: a policy's that
+    /// is as the kernel's.
+    pub others: u32,
+    pub others_us: u32,
     /// CLOCK_MONOTONIC of the last report.
     pub seen_ns: u64,
 }
@@ -258,7 +266,11 @@ impl Network {
         let weight = f64::from(self.connections.min(MEAN_OF));
         self.mean_segs += (f64::from(report.segs_out) - self.mean_segs) / weight;
         let flags = u32::from(report.flags);
-        if flags & (raw::THALWEG_TIMED_OWNED | raw::THALWEG_TIMED_NO_SACK) != 0 {
+        if flags & raw::THALWEG_TIMED_OWNED != 0 {
+            self.others = self.others.saturating_add(1);
+            self.others_us = report.other_us;
+        }
+        if flags & INCOMPARABLE != 0 {
             return;
         }
         let is_drawn = flags & raw::THALWEG_TIMED_DRAWN != 0;
@@ -378,12 +390,13 @@ impl Network {
 mod tests {
     use thalweg_bpf_types::raw;
 
-    use super::super::ladder::Ladder;
+    use super::super::ladder::{DELAYED_ACK_US, Ladder};
     use super::{Harm, Network, When};
 
     const LADDER: Ladder = Ladder {
         tick_us: 4000,
         least_us: 8000,
+        delayed_ack_us: DELAYED_ACK_US,
     };
     const DRAWN: u16 = (raw::THALWEG_TIMED_DRAWN | raw::THALWEG_TIMED_KNOWN) as u16;
 
@@ -545,6 +558,22 @@ mod tests {
             });
         }
         assert_eq!(network.timers(&LADDER).floor_us, 0);
+    }
+
+    #[test]
+    fn timeouts_of_others_are_noted_and_teach_nothing() {
+        let mut network = Network::default();
+        for _ in 0..10 {
+            note(&mut network, |it| {
+                it.flags |= raw::THALWEG_TIMED_OWNED as u16;
+                it.other_us = 50_000;
+            });
+            note(&mut network, |it| {
+                it.flags |= raw::THALWEG_TIMED_EARLIER as u16;
+            });
+        }
+        assert_eq!(network.timers(&LADDER).floor_us, 0);
+        assert_eq!((network.others, network.others_us), (10, 50_000));
     }
 
     #[test]

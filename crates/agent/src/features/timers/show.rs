@@ -62,7 +62,8 @@ fn timers_table(networks: &[NetworkTimers]) -> String {
     let mut text = output::table(&header, &[1, 2, 3, 4, 5, 6, 7, 8], rows);
     text.push_str(
         "\nFloor: least retransmission timeout of connections that recover, beside the round trip. \
-         Time: of transfers, against the control group's, and its 95 % interval.\n",
+         Time: of transfers, against the control group's, and its 95 % interval. Others: the last least \
+         timeout of a route, a policy, an application or a sysctl, and its connections.\n",
     );
     text
 }
@@ -81,6 +82,16 @@ fn row(network: &NetworkTimers) -> Vec<String> {
         percent(network.control_retransmitted),
         percent(network.spurious),
         ratio_cell(network.time_ratio, network.time_interval),
-        network.harm.clone().unwrap_or_default(),
+        note_cell(network),
     ]
+}
+
+fn note_cell(network: &NetworkTimers) -> String {
+    let ms = |us: u32| format!(" {} ms", f64::from(us) / 1000.0);
+    let others = (network.others > 0).then(|| {
+        let value = network.others_us.map(ms).unwrap_or_default();
+        format!("others{value}: {}", network.others)
+    });
+    let notes = network.harm.clone().into_iter().chain(others);
+    notes.collect::<Vec<_>>().join("; ")
 }

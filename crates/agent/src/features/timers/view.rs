@@ -81,8 +81,12 @@ pub struct NetworkTimers {
     pub time_ratio: Option<f64>,
     /// Interval of the ratio, 95 %.
     pub time_interval: Option<(f64, f64)>,
-    /// Reason that the kernel's floor was taken back; `None`: there was none.
+    /// Reason that the floor was taken back; `None`: there was none.
     pub harm: Option<String>,
+    /// Connections whose least timeout is that of a route, a policy, an application or a sysctl.
+    pub others: u32,
+    /// The last of these timeouts, µs; `None`: there was none, or a policy's that is as the kernel's.
+    pub others_us: Option<u32>,
 }
 
 impl NetworkTimers {
@@ -118,6 +122,8 @@ impl NetworkTimers {
             time_ratio: effect.map(|it| it.ratio()),
             time_interval: effect.map(|it| it.interval()),
             harm: harm.map(str::to_owned),
+            others: network.others,
+            others_us: Some(network.others_us).filter(|us| *us != 0),
         }
     }
 }
