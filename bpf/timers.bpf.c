@@ -181,11 +181,16 @@ static __noinline int lose_syn(struct bpf_sock_ops *ops)
 		return 0;
 	if (timed->syn_retrans++)
 		return 0;
+	t = timers_of(&c);
+	if (!t)
+		return 0;
+	/* Also where the timeout is the kernel's: a server that answers few has no credit for long. */
+	if (t->credit > -THALWEG_SYN_LOSSES * THALWEG_SYN_CREDIT)
+		__sync_fetch_and_sub(&t->credit, THALWEG_SYN_CREDIT);
 	/* The first timeout is the kernel's where the network had none, or no credit. */
 	if (connection_of(&c)->icsk_rto >= ticks_of(USUAL_SYN_US) || is_of_policy(&c))
 		return 0;
-	t = timers_of(&c);
-	if (!t || !t->syn_count || connection_of(&c)->icsk_syn_retries || !is_drawn(&c, t))
+	if (!t->syn_count || connection_of(&c)->icsk_syn_retries || !is_drawn(&c, t))
 		return 0;
 	count = t->syn_count;
 	if (bpf_setsockopt(ops, SOL_TCP, TCP_SYNCNT, &count, sizeof(count)))
@@ -193,7 +198,6 @@ static __noinline int lose_syn(struct bpf_sock_ops *ops)
 	timed->syn_count = t->syn_count;
 	timed->usual_syn_count = t->usual_syn_count;
 	timed->syn_us = t->syn_us;
-	__sync_fetch_and_sub(&t->credit, THALWEG_SYN_CREDIT);
 	return 0;
 }
 

@@ -16,8 +16,8 @@
 /* The kernel's least retransmission timeout (TCP_RTO_MIN, include/net/tcp.h). */
 #define THALWEG_RTO_MIN_US 200000u
 /*
- * SYNs that a network's connections may lose without being answered in the meantime. A SYN that is
- * answered gives back 1 / THALWEG_SYN_CREDIT of one.
+ * SYNs that a network's connections may lose without being answered in the meantime, and the largest
+ * debt. A SYN that is answered gives back 1 / THALWEG_SYN_CREDIT of one.
  */
 #define THALWEG_SYN_LOSSES 8
 #define THALWEG_SYN_CREDIT 8

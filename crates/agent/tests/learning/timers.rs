@@ -97,6 +97,35 @@ connection = socket.create_connection((sys.argv[1], 5001))
 print(connection.getsockopt(socket.IPPROTO_TCP, 46))
 "#;
 
+/// Listens with room for eight connections, and accepts one every 100 ms.
+const OVERLOADED: &str = r#"
+import socket, sys, time
+server = socket.create_server((sys.argv[1], 5002), backlog=8)
+print("listening", flush=True)
+kept = []
+while True:
+    kept.append(server.accept())
+    time.sleep(0.1)
+"#;
+
+/// Connects 30 times a second for 12 seconds, and waits for 8 more. Prints the number of SYNs that were
+/// sent again.
+const CROWD: &str = r#"
+import errno, socket, sys, time
+def sent_again():
+    lines = [it.split() for it in open("/proc/net/netstat") if it.startswith("TcpExt:")]
+    return int(dict(zip(*lines))["TCPSynRetrans"])
+before, clients = sent_again(), []
+for _ in range(360):
+    client = socket.socket()
+    client.setblocking(False)
+    assert client.connect_ex((sys.argv[1], 5002)) == errno.EINPROGRESS
+    clients.append(client)
+    time.sleep(1 / 30)
+time.sleep(8)
+print(sent_again() - before)
+"#;
+
 fn lossy(label: &str, percent: f64) -> PairOptions {
     let mut options = plain(label);
     options.path.loss = Probability::from_fraction(percent / 100.0);
@@ -339,4 +368,29 @@ fn connect_gives_up_no_sooner_though_syns_are_sent_sooner() {
             .all(|it| (it.fract() - 0.01).abs() < 1e-6),
         "{said}"
     );
+}
+
+#[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
+fn overloaded_servers_get_no_more_syns() {
+    if !privileged() {
+        return;
+    }
+    let mut bed = Bed::new(&plain("crowd"), ENABLED);
+    let address = bed.server_address();
+    let _sink = bed.sink(&address);
+    let mut server = bed.python(Side::Server, OVERLOADED, &[&address]);
+    assert_eq!(server.line(), "listening");
+    let again = |bed: &Bed| -> u64 {
+        let said = bed.python(Side::Client, CROWD, &[&address]).finish();
+        said.trim().parse().unwrap()
+    };
+    let usual = again(&bed);
+    bed.start();
+    bed.connect(&address, 16, 100_000);
+    wait_for("a timeout of SYNs", || network(&bed)["syn_us"].as_u64());
+    let changed = again(&bed);
+    eprintln!("overloaded: {usual} by default, {changed} with timers");
+    assert!(usual > 500, "{usual}");
+    assert!(changed < usual + usual / 8, "{usual}, {changed}");
 }
