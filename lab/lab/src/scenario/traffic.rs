@@ -64,6 +64,10 @@ pub enum TrafficKind {
         /// The time between responses.
         #[serde(flatten)]
         idle: Idle,
+        /// The receiver's time between the last byte of a response and its answer.
+        // The default is left out, so that older results stay comparable.
+        #[serde(skip_serializing_if = "is_zero")]
+        think: Delay,
     },
     /// Pages of several objects.
     Web(Web),
@@ -134,6 +138,10 @@ const MOST_AT_ONCE: u32 = 1000;
 /// Most addresses of a server.
 const MOST_HOSTS: u32 = 200;
 
+fn is_zero(time: &Delay) -> bool {
+    *time == Delay::ZERO
+}
+
 fn is_one(hosts: &u32) -> bool {
     *hosts == 1
 }
@@ -191,10 +199,21 @@ impl Traffic {
                 };
                 format!("{connections} rounds of {flows} flows of {sizes}, one after the other{to}")
             }
-            TrafficKind::Responses { flows, sizes, idle } => format!(
-                "{connections} rounds of {duration}: {flows} connections at once, each with \
-                 responses of {sizes}, {idle}"
-            ),
+            TrafficKind::Responses {
+                flows,
+                sizes,
+                idle,
+                think,
+            } => {
+                let answered = match *think {
+                    Delay::ZERO => String::new(),
+                    think => format!(", answered after {think}"),
+                };
+                format!(
+                    "{connections} rounds of {duration}: {flows} connections at once, each with \
+                     responses of {sizes}, {idle}{answered}"
+                )
+            }
             TrafficKind::Web(web) => format!("{connections} rounds of {duration}: {web}"),
             TrafficKind::Competing { flows, against } => format!(
                 "{connections} rounds of {duration}: {flows} flows against {} of {}",
@@ -273,6 +292,7 @@ impl Traffic {
                 flows: Flows::from_table(&mut table, MOST_AT_ONCE),
                 sizes: Sizes::from_table(&mut table, HEAD as u64),
                 idle: Idle::from_table(&mut table),
+                think: table.value("think").unwrap_or_default(),
             },
             Name::Web => TrafficKind::Web(Web::from_table(&mut table)),
             Name::LongShort => TrafficKind::LongShort {
