@@ -12,7 +12,14 @@ use super::trace::Trace;
 use crate::units::{Delay, Probability, Rate, Size};
 
 /// The keys that may change during a run.
-pub(super) const CHANGING: [&str; 5] = ["loss", "gilbert_elliott", "reverse_loss", "rate", "queue"];
+pub(super) const CHANGING: [&str; 6] = [
+    "loss",
+    "gilbert_elliott",
+    "syn_loss",
+    "reverse_loss",
+    "rate",
+    "queue",
+];
 /// The least MTU of IPv4, bytes. 576 leaves space for TCP options and some data.
 const IPV4_MTU: u32 = 576;
 /// The least MTU of a link that carries IPv6 (RFC 8200, section 5).
@@ -25,6 +32,10 @@ pub struct PathModel {
     pub loss: Option<Probability>,
     /// Loss in bursts in the data direction, instead of `loss`.
     pub gilbert_elliott: Option<GilbertElliott>,
+    /// Further independent loss of SYNs without ACK in the data direction.
+    // The default is left out, so that older results stay comparable.
+    #[serde(skip_serializing_if = "is_never")]
+    pub syn_loss: Probability,
     /// Independent loss in the direction of the ACKs.
     pub reverse_loss: Probability,
     /// Whether the sender is told of its losses.
@@ -68,6 +79,7 @@ impl Default for PathModel {
         Self {
             loss: None,
             gilbert_elliott: None,
+            syn_loss: Probability::ZERO,
             reverse_loss: Probability::ZERO,
             drop: Drop::Silent,
             rate: None,
@@ -85,6 +97,10 @@ impl Default for PathModel {
             seed: 1,
         }
     }
+}
+
+fn is_never(probability: &Probability) -> bool {
+    *probability == Probability::ZERO
 }
 
 /// The default queue at the bottleneck.
@@ -156,6 +172,7 @@ impl PathModel {
         if loss.is_some() || chain.is_some() {
             (self.loss, self.gilbert_elliott) = (loss, chain);
         }
+        self.syn_loss = table.value("syn_loss").unwrap_or(self.syn_loss);
         let reverse_loss = table.value("reverse_loss");
         self.reverse_loss = reverse_loss.unwrap_or(self.reverse_loss);
         self.rate = table.value("rate").or(self.rate);
@@ -283,6 +300,9 @@ impl PathModel {
                 parts.push(format!("{loss} random loss"));
             }
             _ => parts.push("no loss".to_owned()),
+        }
+        if self.syn_loss > Probability::ZERO {
+            parts.push(format!("{} loss of SYNs", self.syn_loss));
         }
         if self.reverse_loss > Probability::ZERO {
             parts.push(format!("{} loss of acknowledgements", self.reverse_loss));

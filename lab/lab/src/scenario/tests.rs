@@ -55,6 +55,7 @@ name = "all"
 description = "d"
 [path]
 gilbert_elliott = { to_bad = "1%", to_good = "25%", loss_good = "0.1%" }
+syn_loss = "30%"
 reverse_loss = "2%"
 drop = "reported"
 rate = "100mbit"
@@ -88,6 +89,8 @@ at_most = 3.5
     let chain = scenario.path.forward_loss();
     assert_eq!(chain.loss_bad, Probability::ONE);
     assert!((chain.stationary_loss() - (0.25 * 0.001 + 0.01) / 0.26).abs() < 1e-12);
+    assert_eq!(scenario.path.syn_loss.fraction(), 0.3);
+    assert!(scenario.path.describe().contains("30% loss of SYNs, 2% "));
     assert_eq!(scenario.path.drop, Drop::Reported);
     assert_eq!(scenario.path.rate.unwrap().bps(), 100_000_000);
     assert_eq!(scenario.path.queue.unwrap().bytes(), 65_536);
