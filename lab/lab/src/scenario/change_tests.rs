@@ -89,6 +89,11 @@ fn faults_of_changes_have_their_place() {
                 (6, 6),
                 "in the order in which they happen",
             ),
+            (
+                "at = 3\nloss = \"1%\"\nack_delay = \"1ms\"",
+                (5, 1),
+                "found the unknown key \"ack_delay\"",
+            ),
             ("at = 3\nqueue = \"1mb\"", (4, 9), "a queue without `rate`"),
             (
                 "at = 3\nloss = \"1%\"\nrates = \"1mbit\"",

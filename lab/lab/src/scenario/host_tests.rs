@@ -6,7 +6,7 @@ fn a_host_has_what_the_path_says_unless_it_says_otherwise() {
     let scenario = parse(
         "name = \"x\"\n[path]\nloss = \"1%\"\nrate = \"10mbit\"\nseed = 7\n\
          [[host]]\nname = \"same\"\n\
-         [[host]]\nname = \"other\"\nrate = \"20mbit\"\nqueue = \"50kb\"\naqm = \"red\"\necn = true\ndelay = \"5ms\"\njitter = \"1ms\"\n\
+         [[host]]\nname = \"other\"\nrate = \"20mbit\"\nqueue = \"50kb\"\naqm = \"red\"\necn = true\ndelay = \"5ms\"\njitter = \"1ms\"\nack_delay = \"40ms\"\n\
          reorder = \"1%\"\nsyn_loss = \"3%\"\nreverse_loss = \"2%\"\ndrop = \"reported\"\noffload = false\nmtu = 1400\n\
          family = \"ipv6\"\ngilbert_elliott = { to_bad = \"1%\", to_good = \"10%\" }\n\
          [[host]]\nname = \"own-seed\"\nseed = 3\n",
@@ -30,6 +30,7 @@ fn a_host_has_what_the_path_says_unless_it_says_otherwise() {
         mark: None,
         delay: "5ms".parse().unwrap(),
         jitter: "1ms".parse().unwrap(),
+        ack_delay: "40ms".parse().unwrap(),
         reorder: "1%".parse().unwrap(),
         offload: false,
         mtu: 1400,
@@ -68,6 +69,7 @@ fn a_host_takes_every_key_of_the_path() {
         "rate",
         "loss",
         "syn_loss",
+        "ack_delay",
     ];
     let keys = document.as_object().unwrap().keys().map(String::as_str);
     for key in keys.chain(optional) {

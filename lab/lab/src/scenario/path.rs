@@ -62,6 +62,10 @@ pub struct PathModel {
     /// Each packet's delay is uniform in `delay` ± this, in each direction. Packets may overtake
     /// each other.
     pub jitter: Delay,
+    /// Longest time for which the server delays an ACK, as RFC 1122 permits.
+    // The default is left out, so that older results stay comparable.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub ack_delay: Delay,
     /// Share of packets in the data direction that are not delayed, and so overtake earlier ones.
     pub reorder: Probability,
     /// Packets of up to 64 KiB cross the link whole (segmentation offload), as one unit of loss.
@@ -90,6 +94,7 @@ impl Default for PathModel {
             mark: None,
             delay: Delay::ZERO,
             jitter: Delay::ZERO,
+            ack_delay: Delay::ZERO,
             reorder: Probability::ZERO,
             offload: true,
             mtu: 1500,
@@ -97,6 +102,10 @@ impl Default for PathModel {
             seed: 1,
         }
     }
+}
+
+pub(super) fn is_zero(time: &Delay) -> bool {
+    *time == Delay::ZERO
 }
 
 fn is_never(probability: &Probability) -> bool {
@@ -198,6 +207,7 @@ impl PathModel {
         self.mark = table.value("mark").or(self.mark);
         self.delay = table.value("delay").unwrap_or(self.delay);
         self.jitter = table.value("jitter").unwrap_or(self.jitter);
+        self.ack_delay = table.value("ack_delay").unwrap_or(self.ack_delay);
         self.reorder = table.value("reorder").unwrap_or(self.reorder);
         self.offload = table.value("offload").unwrap_or(self.offload);
         self.family = table.value("family").unwrap_or(self.family);
@@ -335,6 +345,9 @@ impl PathModel {
                 jitter => format!(" ± {jitter}"),
             };
             parts.push(format!("{}{jitter} delay each way", self.delay));
+        }
+        if self.ack_delay > Delay::ZERO {
+            parts.push(format!("ACKs delayed by up to {}", self.ack_delay));
         }
         if self.reorder > Probability::ZERO {
             parts.push(format!("{} reordered", self.reorder));

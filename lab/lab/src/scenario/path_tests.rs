@@ -57,6 +57,11 @@ fn faults_of_the_path_have_their_place() {
                 "found 1ms, expected at most the `delay` of 0ms",
             ),
             (
+                "ack_delay = \"61s\"",
+                (3, 13),
+                "path.ack_delay: found the string \"61s\", expected a time from \"0ms\" to \"60s\"",
+            ),
+            (
                 "reorder = \"1%\"",
                 (3, 11),
                 "found reordering without `delay`",

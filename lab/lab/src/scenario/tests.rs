@@ -62,6 +62,7 @@ rate = "100mbit"
 queue = "64kib"
 delay = "10ms"
 jitter = "500us"
+ack_delay = "100ms"
 reorder = "0.5%"
 offload = false
 mtu = 9000
@@ -101,7 +102,7 @@ at_most = 3.5
         scenario
             .path
             .describe()
-            .contains("10ms ± 500us delay each way, 0.5% reordered")
+            .contains("10ms ± 500us delay each way, ACKs delayed by up to 100ms, 0.5% reordered")
     );
     assert_eq!(scenario.system.qdisc, Qdisc::Fq);
     assert_eq!(scenario.system.memory.unwrap().bytes(), 2 << 30);

@@ -5,6 +5,7 @@ use thalweg_units::reader::Table;
 use thalweg_units::schema;
 
 use super::congestion_control;
+use super::path::is_zero;
 use super::sizes::{self, Flows, Idle, Sizes};
 use super::web::Web;
 use crate::units::grammar::CONGESTION_CONTROL;
@@ -137,10 +138,6 @@ const MOST_AT_ONCE: u32 = 1000;
 
 /// Most addresses of a server.
 const MOST_HOSTS: u32 = 200;
-
-fn is_zero(time: &Delay) -> bool {
-    *time == Delay::ZERO
-}
 
 fn is_one(hosts: &u32) -> bool {
     *hosts == 1
