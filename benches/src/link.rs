@@ -75,6 +75,7 @@ pub fn run(binary: &Path) -> Result<bool> {
 /// A bottleneck whose queue is never empty.
 fn busy(aqm: Option<Aqm>) -> Direction {
     Direction {
+        ack_delay: Delay::ZERO,
         loss: Probability::ZERO,
         capacity: Capacity::Rate(Rate::from_bps(1_200_000_000)),
         queue_bytes: 1_500_000,

@@ -82,7 +82,12 @@ pub(crate) fn plan_round(traffic: &Traffic, round: &Round<'_>) -> Option<Plan> {
             let (count, bytes) = (*flows, bytes(sizes, 0));
             vec![sender("", None, Load::Flows { count, bytes })]
         }
-        TrafficKind::Responses { flows, sizes, idle } => {
+        TrafficKind::Responses {
+            flows,
+            sizes,
+            idle,
+            think,
+        } => {
             let pause = match idle {
                 Idle::After(time) => worker::Pause::After(time.us() / 1000),
                 Idle::Every(time) => worker::Pause::Every(time.us() / 1000),
@@ -91,6 +96,7 @@ pub(crate) fn plan_round(traffic: &Traffic, round: &Round<'_>) -> Option<Plan> {
                 ms,
                 bytes: bytes(sizes, place),
                 pause,
+                think_us: think.us(),
             };
             let flows = 0..flows.in_round(round.number);
             flows.map(|place| sender("", None, one(place))).collect()
@@ -124,6 +130,7 @@ pub(crate) fn plan_round(traffic: &Traffic, round: &Round<'_>) -> Option<Plan> {
                 ms,
                 bytes: Bytes::Each(burst.bytes()),
                 pause: worker::Pause::After(idle.us() / 1000),
+                think_us: 0,
             };
             let long = sender(LONG, None, Load::Stream { ms, skip_ms: 0 });
             let short = (1..*flows).map(|_| sender(SHORT, None, calls));
@@ -138,6 +145,7 @@ pub(crate) fn plan_round(traffic: &Traffic, round: &Round<'_>) -> Option<Plan> {
                         ms,
                         bytes: Bytes::Each(bytes),
                         pause: worker::Pause::After(0),
+                        think_us: 0,
                     },
                     (None, _) => Load::Stream { ms, skip_ms },
                 };
@@ -174,8 +182,11 @@ fn time_limit(plan: &Plan) -> Duration {
         .iter()
         .map(|sender| match sender.load {
             Load::Flows { count, .. } => 3 * patience * count,
-            Load::FlowsFor { ms, .. } | Load::Calls { ms, .. } | Load::Stream { ms, .. } => {
+            Load::FlowsFor { ms, .. } | Load::Stream { ms, .. } => {
                 Duration::from_millis(ms) + 3 * patience
+            }
+            Load::Calls { ms, think_us, .. } => {
+                Duration::from_millis(ms) + Duration::from_micros(think_us) + 3 * patience
             }
             // A page is given up with the first object that stalls.
             Load::Web(web) => Duration::from_millis(web.ms) + 6 * patience,

@@ -84,6 +84,7 @@ fn senders_that_do_all_have_every_sort_over_connections_that_stay() {
         ms: 2000,
         bytes: Bytes::Each(bytes),
         pause: worker::Pause::After(0),
+        think_us: 0,
     };
     assert_eq!(count("rpc-1mb", calls(1_000_000)), 12);
     assert_eq!(count("rpc-10kb", calls(10_000)), 6);
@@ -129,6 +130,7 @@ fn streams_and_bursts_are_of_their_classes() {
         ms: 2000,
         bytes: Bytes::Each(5_000),
         pause: worker::Pause::After(10),
+        think_us: 0,
     };
     let short = (SHORT.to_owned(), bursts);
     assert_eq!(loads, [(LONG.to_owned(), stream(0)), short.clone(), short]);
@@ -145,6 +147,7 @@ fn rounds_have_their_own_flows_sizes_and_arms() {
                 tail: None,
             },
             idle: Idle::Every("2s".parse().unwrap()),
+            think: "25ms".parse().unwrap(),
         },
         ..Traffic::default()
     };
@@ -157,8 +160,13 @@ fn rounds_have_their_own_flows_sizes_and_arms() {
         .iter()
         .flat_map(|plan| &plan.senders)
         .map(|sender| match sender.load {
-            Load::Calls { bytes, pause, .. } => {
-                assert_eq!(pause, worker::Pause::Every(2000));
+            Load::Calls {
+                bytes,
+                pause,
+                think_us,
+                ..
+            } => {
+                assert_eq!((pause, think_us), (worker::Pause::Every(2000), 25_000));
                 bytes.of_flow(0)
             }
             other => panic!("{other:?}"),

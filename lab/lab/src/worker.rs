@@ -139,8 +139,14 @@ pub(crate) enum Load {
     Flows { count: u32, bytes: Bytes },
     /// Flows of `bytes` bytes until the time is over; the last one is finished.
     FlowsFor { ms: u64, bytes: u64 },
-    /// Flows of `bytes` bytes over one connection, opened before, with pauses.
-    Calls { ms: u64, bytes: Bytes, pause: Pause },
+    /// Flows of `bytes` bytes over one connection, opened before, with pauses. The receiver thinks
+    /// for `think_us` before it answers each.
+    Calls {
+        ms: u64,
+        bytes: Bytes,
+        pause: Pause,
+        think_us: u64,
+    },
     /// One flow until the time is over. The first `skip_ms` are not measured.
     Stream { ms: u64, skip_ms: u64 },
     /// Pages of several objects, each a call.
@@ -329,6 +335,7 @@ mod tests {
                     ms,
                     bytes: Bytes::Each(bytes),
                     pause: Pause::After(0),
+                    think_us: 0,
                 },
             )
         };
@@ -338,6 +345,7 @@ mod tests {
                 ms,
                 bytes: Bytes::Each(8),
                 pause: Pause::After(0),
+                think_us: 0,
             },
         );
         let flows = send(vec![calls("a"), calls("b"), one_byte]);
@@ -367,6 +375,33 @@ mod tests {
     }
 
     #[test]
+    fn server_thinks_before_it_answers_and_times_of_calls_do_not_include_it() {
+        let calls = |class, think_us| {
+            let load = Load::Calls {
+                ms: 300,
+                bytes: Bytes::Each(10_000),
+                pause: Pause::After(0),
+                think_us,
+            };
+            sender(class, load)
+        };
+        let flows = send(vec![calls("thinks", 100_000), calls("answers", 0)]);
+        let of = |class: &str| -> Vec<&Flow> {
+            flows.iter().filter(|flow| flow.class == class).collect()
+        };
+        assert!(of("answers").len() > 3);
+        let own = of("thinks");
+        assert!((2..=3).contains(&own.len()), "{} calls", own.len());
+        for flow in &own {
+            assert_eq!((flow.received_bytes, &flow.error), (10_000, &None));
+        }
+        for pair in own.windows(2) {
+            let end_ns = pair[0].begun_ns + (pair[0].took_us * 1e3) as u64;
+            assert!(pair[1].begun_ns - end_ns >= 100_000_000, "{pair:?}");
+        }
+    }
+
+    #[test]
     fn a_congestion_control_is_asked_for_before_the_connection() {
         let mut one = sender("", ONE_BYTE);
         one.cc = Some("reno".into());
@@ -384,6 +419,7 @@ mod tests {
             ms: 1000,
             bytes: Bytes::Each(1_000),
             pause: Pause::Every(every_ms),
+            think_us: 0,
         };
         let flows = send(vec![sender("slow", load(400)), sender("quick", load(0))]);
         let begun = |class: &str| -> Vec<u64> {

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use serde::Serialize;
 use thalweg_units::{Delay, Probability, Rate};
 
+use crate::ack_delay::{AckDelay, Fate};
 use crate::aqm::{Aqm, Discipline, Fates, Waiting};
 use crate::packet;
 use crate::quantity::Threshold;
@@ -39,6 +40,9 @@ pub enum Capacity {
 /// Properties of one direction of a path.
 #[derive(Debug, Clone)]
 pub struct Direction {
+    /// Longest time for which the sender of this direction delays an ACK, before everything else;
+    /// zero if it delays none.
+    pub ack_delay: Delay,
     /// Independent loss, before the queue.
     pub loss: Probability,
     /// The bottleneck.
@@ -120,6 +124,7 @@ pub(crate) enum EventKind {
 #[derive(Debug)]
 pub struct Engine {
     direction: Direction,
+    ack_delay: Option<AckDelay>,
     bottleneck: Bottleneck,
     /// When each packet that is in the queue will have left it, and its bytes.
     queue: VecDeque<(u64, u64)>,
@@ -186,6 +191,10 @@ impl Engine {
         Self {
             waiting: (direction.aqm).map(|aqm| aqm.empty_queue(direction.queue_bytes, salt)),
             busy_ns: 0,
+            ack_delay: match direction.ack_delay {
+                Delay::ZERO => None,
+                delay => Some(AckDelay::new(delay.ns())),
+            },
             direction,
             bottleneck,
             queue: VecDeque::new(),
@@ -230,7 +239,27 @@ impl Engine {
 
     /// Takes an IP packet that arrives now. Gives the buffer back if the packet
     /// goes no further.
-    pub fn packet_arrives(&mut self, now_ns: u64, mut packet: Vec<u8>) -> Option<Vec<u8>> {
+    pub fn packet_arrives(&mut self, now_ns: u64, packet: Vec<u8>) -> Option<Vec<u8>> {
+        self.release_acks(now_ns);
+        match &mut self.ack_delay {
+            None => self.admit_packet(now_ns, packet),
+            Some(ack_delay) => match ack_delay.packet_arrives(now_ns, packet) {
+                Fate::Passes(packet) => self.admit_packet(now_ns, packet),
+                Fate::Waits { replaced } => replaced,
+            },
+        }
+    }
+
+    /// Admits the delayed ACKs that are due by now, each at its moment.
+    fn release_acks(&mut self, now_ns: u64) {
+        let due = |engine: &mut Self| engine.ack_delay.as_mut()?.take_due(now_ns);
+        while let Some((due_ns, packet)) = due(self) {
+            self.admit_packet(due_ns, packet);
+        }
+    }
+
+    /// Takes a packet into the path.
+    fn admit_packet(&mut self, now_ns: u64, mut packet: Vec<u8>) -> Option<Vec<u8>> {
         let bytes = packet.len() as u64;
         let number = self.counters.received;
         self.counters.received += 1;
@@ -340,7 +369,7 @@ impl Engine {
         self.sent += 1;
     }
 
-    /// When the next packet leaves; with [`Aqm`] it may leave later.
+    /// When the next packet leaves; one that waits, by [`Aqm`] or as a delayed ACK, may leave later.
     pub fn next_departure_ns(&self) -> Option<u64> {
         let flying = self.flight.peek().map(|next| next.0.departure_ns);
         // What waits will have the delay before it, unless it may skip that.
@@ -348,12 +377,15 @@ impl Engine {
             true => 0,
             false => (self.direction.delay.ns()).saturating_sub(self.direction.jitter.ns()),
         };
-        let waiting = self.next_dequeue_ns().map(|free_ns| free_ns + delay_ns);
+        let ack = self.ack_delay.as_ref().and_then(AckDelay::next_due_ns);
+        let waiting = self.next_dequeue_ns().into_iter().chain(ack).min();
+        let waiting = waiting.map(|free_ns| free_ns + delay_ns);
         flying.into_iter().chain(waiting).min()
     }
 
     /// A packet that leaves now or should have left before, and when it should.
     pub fn next_departure(&mut self, now_ns: u64) -> Option<(u64, Vec<u8>)> {
+        self.release_acks(now_ns);
         self.drain_aqm(now_ns);
         if self.flight.peek()?.0.departure_ns > now_ns {
             return None;

@@ -6,12 +6,16 @@ use thalweg_units::Size;
 
 use super::*;
 
+#[path = "engine_ack_tests.rs"]
+mod acks;
+
 const MS: u64 = 1_000_000;
 const SECOND: u64 = 1000 * MS;
 const MTU: usize = 1500;
 
 fn clean() -> Direction {
     Direction {
+        ack_delay: Delay::ZERO,
         loss: Probability::ZERO,
         capacity: Capacity::Unlimited,
         queue_bytes: u64::MAX,

@@ -8,6 +8,7 @@
 //! congestion control.
 
 mod accuracy;
+mod ack_delay;
 pub mod aqm;
 mod child;
 pub mod engine;

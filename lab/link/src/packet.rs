@@ -1,4 +1,5 @@
-//! What a link sees of a packet: its flow; and the one thing that it changes: the ECN field.
+//! What a link sees of a packet: its flow and its TCP segment; and the one thing that it changes: the
+//! ECN field.
 
 /// Explicit Congestion Notification, RFC 3168 section 5: the two low bits of the
 /// IPv4 type of service and of the IPv6 traffic class.
@@ -50,15 +51,13 @@ fn mark_v6(packet: &mut [u8]) -> bool {
 /// Gives the words that tell a packet's flow from others: addresses, protocol, and ports where they
 /// are in this packet.
 pub(crate) fn hash_flow(packet: &[u8], mut word: impl FnMut(u64)) {
-    let (addresses, protocol, payload) = match packet.first().map(|byte| byte >> 4) {
-        Some(4) if packet.len() >= 20 => {
-            let is_fragment = packet[6] & 0x3f != 0 || packet[7] != 0;
-            let length = usize::from(packet[0] & 0x0f) * 4;
-            let payload = packet.get(length..).filter(|_| !is_fragment);
-            (&packet[12..20], packet[9], payload)
-        }
-        Some(6) if packet.len() >= 40 => (&packet[8..40], packet[6], packet.get(40..)),
-        _ => return,
+    let Some(Parts {
+        addresses,
+        protocol,
+        payload,
+    }) = Parts::of_packet(packet)
+    else {
+        return;
     };
     for chunk in addresses.chunks(8) {
         word(
@@ -72,6 +71,115 @@ pub(crate) fn hash_flow(packet: &[u8], mut word: impl FnMut(u64)) {
     let ports = payload.filter(|_| has_ports).and_then(|it| it.get(..4));
     let ports = ports.map_or(0, |it| u32::from_be_bytes([it[0], it[1], it[2], it[3]]));
     word(u64::from(protocol) << 32 | u64::from(ports));
+}
+
+/// The parts of an IP packet.
+struct Parts<'a> {
+    addresses: &'a [u8],
+    protocol: u8,
+    /// Bytes after the IP header; none of a fragment.
+    payload: Option<&'a [u8]>,
+}
+
+impl<'a> Parts<'a> {
+    fn of_packet(packet: &'a [u8]) -> Option<Self> {
+        match packet.first().map(|byte| byte >> 4) {
+            Some(4) if packet.len() >= 20 => {
+                let is_fragment = packet[6] & 0x3f != 0 || packet[7] != 0;
+                let length = usize::from(packet[0] & 0x0f) * 4;
+                Some(Self {
+                    addresses: &packet[12..20],
+                    protocol: packet[9],
+                    payload: packet.get(length..).filter(|_| !is_fragment),
+                })
+            }
+            Some(6) if packet.len() >= 40 => Some(Self {
+                addresses: &packet[8..40],
+                protocol: packet[6],
+                payload: packet.get(40..),
+            }),
+            _ => None,
+        }
+    }
+}
+
+/// A TCP segment (RFC 9293, section 3.1).
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Segment<'a> {
+    header: &'a [u8],
+    /// Options, padding included.
+    pub(crate) options: &'a [u8],
+    /// Bytes of data.
+    pub(crate) payload_bytes: usize,
+}
+
+impl<'a> Segment<'a> {
+    pub(crate) const FIN: u8 = 0x01;
+    pub(crate) const SYN: u8 = 0x02;
+    pub(crate) const RST: u8 = 0x04;
+    const ACK: u8 = 0x10;
+    /// Bytes of a header without options.
+    const HEADER: usize = 20;
+    /// Kind of the option that names the maximum segment size.
+    const MSS: u8 = 2;
+    /// Kind of the option with SACK blocks (RFC 2018).
+    const SACK: u8 = 5;
+
+    /// The segment in a packet; none in one of another protocol, or in a part of one.
+    pub(crate) fn from_packet(packet: &'a [u8]) -> Option<Self> {
+        let parts = Parts::of_packet(packet)?;
+        let is_tcp = parts.protocol == 6;
+        let segment = (parts.payload).filter(|it| is_tcp && it.len() >= Self::HEADER)?;
+        let length = usize::from(segment[12] >> 4) * 4;
+        Some(Self {
+            header: &segment[..Self::HEADER],
+            options: segment.get(Self::HEADER..length)?,
+            payload_bytes: segment.len() - length,
+        })
+    }
+
+    pub(crate) fn has_flag(&self, flag: u8) -> bool {
+        self.header[13] & flag != 0
+    }
+
+    /// The acknowledgement number, if the segment acknowledges.
+    pub(crate) fn ack_number(&self) -> Option<u32> {
+        let bytes = [8, 9, 10, 11].map(|place| self.header[place]);
+        self.has_flag(Self::ACK).then(|| u32::from_be_bytes(bytes))
+    }
+
+    /// The maximum segment size that it names.
+    pub(crate) fn mss(&self) -> Option<u32> {
+        match self.option(Self::MSS)? {
+            [high, low] => Some(u16::from_be_bytes([*high, *low]).into()),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn has_sack_blocks(&self) -> bool {
+        self.option(Self::SACK).is_some()
+    }
+
+    /// The value of the first option of a kind.
+    fn option(&self, wanted: u8) -> Option<&'a [u8]> {
+        let mut rest = self.options;
+        loop {
+            match *rest {
+                // The end of the options.
+                [] | [0, ..] => return None,
+                // One byte of padding.
+                [1, ..] => rest = &rest[1..],
+                [kind, length, ..] => {
+                    let value = rest.get(2..length.into())?;
+                    if kind == wanted {
+                        return Some(value);
+                    }
+                    rest = &rest[length.into()..];
+                }
+                [_] => return None,
+            }
+        }
+    }
 }
 
 #[cfg(test)]

@@ -104,6 +104,7 @@ impl Settings {
             Capacity::Trace(trace) => queue.in_bytes(trace.mean_bps(), self.delay),
         };
         Direction {
+            ack_delay: Delay::ZERO,
             loss,
             capacity,
             queue_bytes,

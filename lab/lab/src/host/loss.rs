@@ -11,6 +11,7 @@ use thalweg_bpf_objects::loss::{LossSkel, LossSkelBuilder, types};
 use super::netns::Namespace;
 use crate::error::Error;
 use crate::scenario::{Drop, GilbertElliott};
+use crate::units::Probability;
 
 /// linux/pkt_cls.h: the packet is dropped, and the sender hears of success.
 const TC_ACT_STOLEN: u32 = 4;
@@ -124,11 +125,12 @@ impl Loss {
         namespace: &Namespace,
         interface: &str,
         chain: &GilbertElliott,
+        syn_loss: Probability,
         drop: Drop,
         seed: u64,
     ) -> Result<Self, Error> {
         let mut storage = MaybeUninit::uninit();
-        let skeleton = load_program(&mut storage, chain, drop, seed)?;
+        let skeleton = load_program(&mut storage, chain, syn_loss, drop, seed)?;
         let program = skeleton.progs.lose.as_fd();
         namespace.run_within(|| {
             let index = nix::net::if_::if_nametoindex(interface).map_err(|errno| {
@@ -154,10 +156,20 @@ impl Loss {
         })
     }
 
-    /// Replaces the chain and keeps the numbering of packets. Packets meanwhile may see some old
-    /// and some new probabilities.
-    pub(crate) fn replace_chain(&self, chain: &GilbertElliott) -> Result<(), Error> {
-        let value: Vec<u8> = [chain.to_bad, chain.to_good, chain.loss_good, chain.loss_bad]
+    /// Replaces the chain and the loss of SYNs, and keeps the numbering of packets. Packets
+    /// meanwhile may see some old and some new probabilities.
+    pub(crate) fn replace_probabilities(
+        &self,
+        chain: &GilbertElliott,
+        syn_loss: Probability,
+    ) -> Result<(), Error> {
+        let GilbertElliott {
+            to_bad,
+            to_good,
+            loss_good,
+            loss_bad,
+        } = chain;
+        let value: Vec<u8> = [to_bad, to_good, loss_good, loss_bad, &syn_loss]
             .iter()
             .flat_map(|probability| probability.q32().to_ne_bytes())
             .collect();
@@ -188,11 +200,25 @@ pub fn rehearse_loss(
     // An Ethernet header with the type of IPv4, and an empty packet.
     let mut frame = [0u8; 64];
     frame[12..14].copy_from_slice(&[0x08, 0x00]);
+    rehearse_frame(&frame, chain, Probability::ZERO, seed, packets)
+}
+
+/// As [`rehearse_loss`], for this Ethernet frame over and over, with a loss of SYNs.
+///
+/// # Errors
+/// [`Error::Loss`] if the program cannot be loaded or run.
+pub fn rehearse_frame(
+    frame: &[u8],
+    chain: &GilbertElliott,
+    syn_loss: Probability,
+    seed: u64,
+    packets: u32,
+) -> Result<LossCounters, Error> {
     loop {
         let mut storage = MaybeUninit::uninit();
-        let skeleton = load_program(&mut storage, chain, Drop::Silent, seed)?;
+        let skeleton = load_program(&mut storage, chain, syn_loss, Drop::Silent, seed)?;
         let input = ProgramInput {
-            data_in: Some(&frame),
+            data_in: Some(frame),
             repeat: packets,
             ..Default::default()
         };
@@ -214,6 +240,7 @@ pub fn rehearse_loss(
 fn load_program<'obj>(
     storage: &'obj mut MaybeUninit<libbpf_rs::OpenObject>,
     chain: &GilbertElliott,
+    syn_loss: Probability,
     drop: Drop,
     seed: u64,
 ) -> Result<LossSkel<'obj>, Error> {
@@ -241,6 +268,7 @@ fn load_program<'obj>(
     probabilities.probabilities.to_good_q32 = chain.to_good.q32();
     probabilities.probabilities.loss_good_q32 = chain.loss_good.q32();
     probabilities.probabilities.loss_bad_q32 = chain.loss_bad.q32();
+    probabilities.probabilities.syn_loss_q32 = syn_loss.q32();
     open.load().map_err(failed)
 }
 

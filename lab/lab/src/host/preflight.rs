@@ -96,6 +96,7 @@ pub fn missing_for(scenarios: &[Scenario], modes: &[Mode], wire: WireKind) -> Ve
         ));
     }
     missing.extend(missing_for_aqm(scenarios, wire));
+    missing.extend(missing_for_ack_delay(scenarios, wire));
     for qdisc in [Qdisc::Fq, Qdisc::Pfifo] {
         if let Some(kind) = qdisc.tc_name()
             && senders().any(|scenario| scenario.system.qdisc == qdisc)
@@ -151,6 +152,16 @@ fn missing_for_aqm(scenarios: &[Scenario], wire: WireKind) -> Vec<String> {
         );
     }
     missing
+}
+
+/// The delay of ACKs, if the scenarios' paths need it and this wire lacks it.
+fn missing_for_ack_delay(scenarios: &[Scenario], wire: WireKind) -> Option<String> {
+    let mut paths = scenarios.iter().flat_map(Scenario::remote_paths);
+    let wanted = paths.any(|(_, path)| path.ack_delay > Delay::ZERO);
+    (wanted && wire != WireKind::Tun).then(|| {
+        "no queueing discipline here delays ACKs, which `ack_delay` needs (--backend link does)"
+            .to_owned()
+    })
 }
 
 /// Features of the scenarios that a path forwarded by this process lacks.
@@ -287,6 +298,21 @@ mod tests {
         assert!(told.contains("thalweg detach"), "{told}");
         assert_eq!(agent_above(&names(&["others", "policy_sockops"])), None);
         assert_eq!(agent_above(&[]), None);
+    }
+
+    #[test]
+    fn ack_delay_of_a_host_needs_the_link_backend() {
+        let with = |keys: &str| {
+            let hosts = "[[host]]\nname = \"a\"\n[[host]]\nname = \"b\"\n";
+            [parse(&format!("name = \"x\"\n{hosts}{keys}\n")).unwrap()]
+        };
+        let delayed = with("ack_delay = \"100ms\"");
+        assert_eq!(missing_for_ack_delay(&delayed, WireKind::Tun), None);
+        assert_eq!(
+            missing_for_ack_delay(&delayed, WireKind::Veth).unwrap(),
+            "no queueing discipline here delays ACKs, which `ack_delay` needs (--backend link does)"
+        );
+        assert_eq!(missing_for_ack_delay(&with(""), WireKind::Veth), None);
     }
 
     #[test]

@@ -13,6 +13,7 @@ use super::veth::{self, Endpoints, ServerPlace};
 use super::{PairOptions, Side, WireKind, tun};
 use crate::error::Error;
 use crate::scenario::{Family, GilbertElliott, PathModel};
+use crate::units::Probability;
 
 /// A server, joined to the client. Dropped, it and its link are removed.
 #[derive(Debug)]
@@ -95,11 +96,19 @@ impl Remote {
         let reverse_seed = path.seed ^ 0x5555_5555_5555_5555;
         let reverse_chain = GilbertElliott::bernoulli(path.reverse_loss);
         Ok(Self {
-            forward: Loss::attach(client, &link, &path.forward_loss(), path.drop, path.seed)?,
+            forward: Loss::attach(
+                client,
+                &link,
+                &path.forward_loss(),
+                path.syn_loss,
+                path.drop,
+                path.seed,
+            )?,
             reverse: Loss::attach(
                 &server,
                 veth::INTERFACE,
                 &reverse_chain,
+                Probability::ZERO,
                 path.drop,
                 reverse_seed,
             )?,
@@ -121,9 +130,11 @@ impl Remote {
     /// # Errors
     /// [`Error::Loss`] or [`Error::Process`] with the kernel's answer.
     pub fn change_path(&self, path: &PathModel) -> Result<(), Error> {
-        self.forward.replace_chain(&path.forward_loss())?;
+        self.forward
+            .replace_probabilities(&path.forward_loss(), path.syn_loss)?;
+        let reverse_chain = GilbertElliott::bernoulli(path.reverse_loss);
         self.reverse
-            .replace_chain(&GilbertElliott::bernoulli(path.reverse_loss))?;
+            .replace_probabilities(&reverse_chain, Probability::ZERO)?;
         self.relays
             .iter()
             .filter(|(relay, _)| *relay == Relay::Bottleneck)

@@ -16,7 +16,7 @@ use super::netns::Namespace;
 use super::veth::{self, Endpoints};
 use crate::error::Error;
 use crate::scenario::{DEFAULT_QUEUE, PathModel};
-use crate::units::Probability;
+use crate::units::{Delay, Probability};
 
 /// A running wire. Dropped, it stops.
 #[derive(Debug)]
@@ -95,6 +95,7 @@ impl Wire {
 /// The data direction. Loss is not part of it: the TC program drops on every wire.
 fn forward_direction(path: &PathModel) -> Direction {
     Direction {
+        ack_delay: Delay::ZERO,
         loss: Probability::ZERO,
         capacity: path.rate.map_or(Capacity::Unlimited, Capacity::Rate),
         queue_bytes: match path.rate {
@@ -112,6 +113,7 @@ fn forward_direction(path: &PathModel) -> Direction {
 
 fn reverse_direction(path: &PathModel) -> Direction {
     Direction {
+        ack_delay: path.ack_delay,
         capacity: Capacity::Unlimited,
         queue_bytes: u64::MAX,
         ecn: None,
@@ -124,7 +126,6 @@ fn reverse_direction(path: &PathModel) -> Direction {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::units::Delay;
 
     #[test]
     fn the_bottleneck_is_in_the_data_direction_and_the_delay_in_both() {
@@ -133,6 +134,7 @@ mod tests {
             delay: Delay::from_us(5000),
             reorder: "1%".parse().unwrap(),
             mark: Some(Delay::from_us(500)),
+            ack_delay: Delay::from_us(100_000),
             ..PathModel::default()
         };
         let (there, back) = (forward_direction(&path), reverse_direction(&path));
@@ -141,6 +143,9 @@ mod tests {
         assert!(matches!(back.capacity, Capacity::Unlimited));
         assert_eq!((there.delay, back.delay), (path.delay, path.delay));
         assert_eq!(back.reorder, Probability::ZERO);
+        // The server's ACKs.
+        let delays = (Delay::ZERO, path.ack_delay);
+        assert_eq!((there.ack_delay, back.ack_delay), delays);
         let marks = Some(Threshold::Time(Delay::from_us(500)));
         assert_eq!((there.ecn, back.ecn), (marks, None));
         assert_ne!(there.seed, back.seed);

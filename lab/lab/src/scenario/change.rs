@@ -119,6 +119,9 @@ fn path_after(table: &Table<'_>, host: &str, before: &PathModel, keys: &PathMode
     if table.has("loss") || table.has("gilbert_elliott") {
         (path.loss, path.gilbert_elliott) = (keys.loss, keys.gilbert_elliott);
     }
+    if table.has("syn_loss") {
+        path.syn_loss = keys.syn_loss;
+    }
     if table.has("reverse_loss") {
         path.reverse_loss = keys.reverse_loss;
     }

@@ -22,6 +22,27 @@ fn changes_add_up() {
 }
 
 #[test]
+fn change_of_syn_loss_keeps_other_losses() {
+    let scenario = parse(
+        "name = \"x\"\n[path]\nloss = \"1%\"\nreverse_loss = \"2%\"\n\
+         [[change]]\nat = 2\nsyn_loss = \"100%\"\n[[change]]\nat = 3\nloss = \"3%\"\n",
+    )
+    .unwrap();
+    let losses: Vec<String> = scenario
+        .changes
+        .iter()
+        .map(|change| {
+            let path = &change.path;
+            let loss = path.loss.unwrap_or_default();
+            format!("{loss} {} {}", path.syn_loss, path.reverse_loss)
+        })
+        .collect();
+    assert_eq!(losses, ["1% 100% 2%", "3% 100% 2%"]);
+    let json = serde_json::to_value(&scenario.path).unwrap();
+    assert_eq!(json.get("syn_loss"), None, "older results have no such key");
+}
+
+#[test]
 fn a_change_is_of_one_host_or_of_every_host() {
     let scenario = parse(
         "name = \"x\"\n[[host]]\nname = \"a\"\nloss = \"3%\"\n[[host]]\nname = \"b\"\nrate = \"10mbit\"\n\
@@ -67,6 +88,11 @@ fn faults_of_changes_have_their_place() {
                 "at = 3\nloss = \"1%\"\n[[change]]\nat = 3\nloss = \"2%\"",
                 (6, 6),
                 "in the order in which they happen",
+            ),
+            (
+                "at = 3\nloss = \"1%\"\nack_delay = \"1ms\"",
+                (5, 1),
+                "found the unknown key \"ack_delay\"",
             ),
             ("at = 3\nqueue = \"1mb\"", (4, 9), "a queue without `rate`"),
             (

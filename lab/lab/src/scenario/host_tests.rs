@@ -6,8 +6,8 @@ fn a_host_has_what_the_path_says_unless_it_says_otherwise() {
     let scenario = parse(
         "name = \"x\"\n[path]\nloss = \"1%\"\nrate = \"10mbit\"\nseed = 7\n\
          [[host]]\nname = \"same\"\n\
-         [[host]]\nname = \"other\"\nrate = \"20mbit\"\nqueue = \"50kb\"\naqm = \"red\"\necn = true\ndelay = \"5ms\"\njitter = \"1ms\"\n\
-         reorder = \"1%\"\nreverse_loss = \"2%\"\ndrop = \"reported\"\noffload = false\nmtu = 1400\n\
+         [[host]]\nname = \"other\"\nrate = \"20mbit\"\nqueue = \"50kb\"\naqm = \"red\"\necn = true\ndelay = \"5ms\"\njitter = \"1ms\"\nack_delay = \"40ms\"\n\
+         reorder = \"1%\"\nsyn_loss = \"3%\"\nreverse_loss = \"2%\"\ndrop = \"reported\"\noffload = false\nmtu = 1400\n\
          family = \"ipv6\"\ngilbert_elliott = { to_bad = \"1%\", to_good = \"10%\" }\n\
          [[host]]\nname = \"own-seed\"\nseed = 3\n",
     )
@@ -19,6 +19,7 @@ fn a_host_has_what_the_path_says_unless_it_says_otherwise() {
     let expected = PathModel {
         loss: None,
         gilbert_elliott: other.path.gilbert_elliott,
+        syn_loss: "3%".parse().unwrap(),
         reverse_loss: "2%".parse().unwrap(),
         drop: Drop::Reported,
         rate: Some("20mbit".parse().unwrap()),
@@ -29,6 +30,7 @@ fn a_host_has_what_the_path_says_unless_it_says_otherwise() {
         mark: None,
         delay: "5ms".parse().unwrap(),
         jitter: "1ms".parse().unwrap(),
+        ack_delay: "40ms".parse().unwrap(),
         reorder: "1%".parse().unwrap(),
         offload: false,
         mtu: 1400,
@@ -60,7 +62,15 @@ fn a_host_takes_every_key_of_the_path() {
     assert_eq!((fault.at.line, fault.at.column), (4, 1), "{fault}");
     let known = fault.expected.strip_prefix("one of ").unwrap();
     let known: Vec<&str> = known.split(", ").collect();
-    let optional = ["queue", "mark", "gilbert_elliott", "rate", "loss"];
+    let optional = [
+        "queue",
+        "mark",
+        "gilbert_elliott",
+        "rate",
+        "loss",
+        "syn_loss",
+        "ack_delay",
+    ];
     let keys = document.as_object().unwrap().keys().map(String::as_str);
     for key in keys.chain(optional) {
         assert!(known.contains(&key), "{key}: {fault}");

@@ -12,7 +12,14 @@ use super::trace::Trace;
 use crate::units::{Delay, Probability, Rate, Size};
 
 /// The keys that may change during a run.
-pub(super) const CHANGING: [&str; 5] = ["loss", "gilbert_elliott", "reverse_loss", "rate", "queue"];
+pub(super) const CHANGING: [&str; 6] = [
+    "loss",
+    "gilbert_elliott",
+    "syn_loss",
+    "reverse_loss",
+    "rate",
+    "queue",
+];
 /// The least MTU of IPv4, bytes. 576 leaves space for TCP options and some data.
 const IPV4_MTU: u32 = 576;
 /// The least MTU of a link that carries IPv6 (RFC 8200, section 5).
@@ -25,6 +32,10 @@ pub struct PathModel {
     pub loss: Option<Probability>,
     /// Loss in bursts in the data direction, instead of `loss`.
     pub gilbert_elliott: Option<GilbertElliott>,
+    /// Further independent loss of SYNs without ACK in the data direction.
+    // The default is left out, so that older results stay comparable.
+    #[serde(skip_serializing_if = "is_never")]
+    pub syn_loss: Probability,
     /// Independent loss in the direction of the ACKs.
     pub reverse_loss: Probability,
     /// Whether the sender is told of its losses.
@@ -51,6 +62,10 @@ pub struct PathModel {
     /// Each packet's delay is uniform in `delay` ± this, in each direction. Packets may overtake
     /// each other.
     pub jitter: Delay,
+    /// Longest time for which the server delays an ACK, as RFC 1122 permits.
+    // The default is left out, so that older results stay comparable.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub ack_delay: Delay,
     /// Share of packets in the data direction that are not delayed, and so overtake earlier ones.
     pub reorder: Probability,
     /// Packets of up to 64 KiB cross the link whole (segmentation offload), as one unit of loss.
@@ -68,6 +83,7 @@ impl Default for PathModel {
         Self {
             loss: None,
             gilbert_elliott: None,
+            syn_loss: Probability::ZERO,
             reverse_loss: Probability::ZERO,
             drop: Drop::Silent,
             rate: None,
@@ -78,6 +94,7 @@ impl Default for PathModel {
             mark: None,
             delay: Delay::ZERO,
             jitter: Delay::ZERO,
+            ack_delay: Delay::ZERO,
             reorder: Probability::ZERO,
             offload: true,
             mtu: 1500,
@@ -85,6 +102,14 @@ impl Default for PathModel {
             seed: 1,
         }
     }
+}
+
+pub(super) fn is_zero(time: &Delay) -> bool {
+    *time == Delay::ZERO
+}
+
+fn is_never(probability: &Probability) -> bool {
+    *probability == Probability::ZERO
 }
 
 /// The default queue at the bottleneck.
@@ -156,6 +181,7 @@ impl PathModel {
         if loss.is_some() || chain.is_some() {
             (self.loss, self.gilbert_elliott) = (loss, chain);
         }
+        self.syn_loss = table.value("syn_loss").unwrap_or(self.syn_loss);
         let reverse_loss = table.value("reverse_loss");
         self.reverse_loss = reverse_loss.unwrap_or(self.reverse_loss);
         self.rate = table.value("rate").or(self.rate);
@@ -181,6 +207,7 @@ impl PathModel {
         self.mark = table.value("mark").or(self.mark);
         self.delay = table.value("delay").unwrap_or(self.delay);
         self.jitter = table.value("jitter").unwrap_or(self.jitter);
+        self.ack_delay = table.value("ack_delay").unwrap_or(self.ack_delay);
         self.reorder = table.value("reorder").unwrap_or(self.reorder);
         self.offload = table.value("offload").unwrap_or(self.offload);
         self.family = table.value("family").unwrap_or(self.family);
@@ -284,6 +311,9 @@ impl PathModel {
             }
             _ => parts.push("no loss".to_owned()),
         }
+        if self.syn_loss > Probability::ZERO {
+            parts.push(format!("{} loss of SYNs", self.syn_loss));
+        }
         if self.reverse_loss > Probability::ZERO {
             parts.push(format!("{} loss of acknowledgements", self.reverse_loss));
         }
@@ -315,6 +345,9 @@ impl PathModel {
                 jitter => format!(" ± {jitter}"),
             };
             parts.push(format!("{}{jitter} delay each way", self.delay));
+        }
+        if self.ack_delay > Delay::ZERO {
+            parts.push(format!("ACKs delayed by up to {}", self.ack_delay));
         }
         if self.reorder > Probability::ZERO {
             parts.push(format!("{} reordered", self.reorder));

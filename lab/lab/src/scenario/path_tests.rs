@@ -14,6 +14,11 @@ fn faults_of_the_path_have_their_place() {
             ("loss = 5", (3, 8), "expected a percentage"),
             ("loss = \"150%\"", (3, 8), "\"0%\" to \"100%\""),
             ("loss = true", (3, 8), "expected a percentage"),
+            (
+                "syn_loss = \"101%\"",
+                (3, 12),
+                "path.syn_loss: found the string \"101%\", expected a percentage from \"0%\" to \"100%\"",
+            ),
             ("rate = \"fast\"", (3, 8), "expected a rate"),
             ("rate = 100", (3, 8), "(units bit, kbit, mbit, gbit)"),
             (
@@ -50,6 +55,11 @@ fn faults_of_the_path_have_their_place() {
                 "jitter = \"1ms\"",
                 (3, 10),
                 "found 1ms, expected at most the `delay` of 0ms",
+            ),
+            (
+                "ack_delay = \"61s\"",
+                (3, 13),
+                "path.ack_delay: found the string \"61s\", expected a time from \"0ms\" to \"60s\"",
             ),
             (
                 "reorder = \"1%\"",

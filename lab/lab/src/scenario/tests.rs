@@ -55,12 +55,14 @@ name = "all"
 description = "d"
 [path]
 gilbert_elliott = { to_bad = "1%", to_good = "25%", loss_good = "0.1%" }
+syn_loss = "30%"
 reverse_loss = "2%"
 drop = "reported"
 rate = "100mbit"
 queue = "64kib"
 delay = "10ms"
 jitter = "500us"
+ack_delay = "100ms"
 reorder = "0.5%"
 offload = false
 mtu = 9000
@@ -88,6 +90,8 @@ at_most = 3.5
     let chain = scenario.path.forward_loss();
     assert_eq!(chain.loss_bad, Probability::ONE);
     assert!((chain.stationary_loss() - (0.25 * 0.001 + 0.01) / 0.26).abs() < 1e-12);
+    assert_eq!(scenario.path.syn_loss.fraction(), 0.3);
+    assert!(scenario.path.describe().contains("30% loss of SYNs, 2% "));
     assert_eq!(scenario.path.drop, Drop::Reported);
     assert_eq!(scenario.path.rate.unwrap().bps(), 100_000_000);
     assert_eq!(scenario.path.queue.unwrap().bytes(), 65_536);
@@ -98,7 +102,7 @@ at_most = 3.5
         scenario
             .path
             .describe()
-            .contains("10ms ± 500us delay each way, 0.5% reordered")
+            .contains("10ms ± 500us delay each way, ACKs delayed by up to 100ms, 0.5% reordered")
     );
     assert_eq!(scenario.system.qdisc, Qdisc::Fq);
     assert_eq!(scenario.system.memory.unwrap().bytes(), 2 << 30);

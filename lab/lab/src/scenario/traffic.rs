@@ -5,6 +5,7 @@ use thalweg_units::reader::Table;
 use thalweg_units::schema;
 
 use super::congestion_control;
+use super::path::is_zero;
 use super::sizes::{self, Flows, Idle, Sizes};
 use super::web::Web;
 use crate::units::grammar::CONGESTION_CONTROL;
@@ -64,6 +65,10 @@ pub enum TrafficKind {
         /// The time between responses.
         #[serde(flatten)]
         idle: Idle,
+        /// The receiver's time between the last byte of a response and its answer.
+        // The default is left out, so that older results stay comparable.
+        #[serde(skip_serializing_if = "is_zero")]
+        think: Delay,
     },
     /// Pages of several objects.
     Web(Web),
@@ -191,10 +196,21 @@ impl Traffic {
                 };
                 format!("{connections} rounds of {flows} flows of {sizes}, one after the other{to}")
             }
-            TrafficKind::Responses { flows, sizes, idle } => format!(
-                "{connections} rounds of {duration}: {flows} connections at once, each with \
-                 responses of {sizes}, {idle}"
-            ),
+            TrafficKind::Responses {
+                flows,
+                sizes,
+                idle,
+                think,
+            } => {
+                let answered = match *think {
+                    Delay::ZERO => String::new(),
+                    think => format!(", answered after {think}"),
+                };
+                format!(
+                    "{connections} rounds of {duration}: {flows} connections at once, each with \
+                     responses of {sizes}, {idle}{answered}"
+                )
+            }
             TrafficKind::Web(web) => format!("{connections} rounds of {duration}: {web}"),
             TrafficKind::Competing { flows, against } => format!(
                 "{connections} rounds of {duration}: {flows} flows against {} of {}",
@@ -273,6 +289,7 @@ impl Traffic {
                 flows: Flows::from_table(&mut table, MOST_AT_ONCE),
                 sizes: Sizes::from_table(&mut table, HEAD as u64),
                 idle: Idle::from_table(&mut table),
+                think: table.value("think").unwrap_or_default(),
             },
             Name::Web => TrafficKind::Web(Web::from_table(&mut table)),
             Name::LongShort => TrafficKind::LongShort {

@@ -85,6 +85,7 @@ fn servers_traffic_is_read_and_told() {
         flows: Flows::new(vec![1, 8]),
         sizes: Sizes::Each(Size::from_bytes(2_000_000)),
         idle: Idle::Every("2s".parse().unwrap()),
+        think: Delay::ZERO,
     };
     assert_eq!(video.kind, expected);
     assert_eq!(
@@ -99,12 +100,19 @@ fn servers_traffic_is_read_and_told() {
             .describe()
             .ends_with("2 connections at once, each with responses of 10kb, 3s apart")
     );
+    let thinks = traffic("kind = \"responses\"\nthink = \"20ms\"");
+    assert!(
+        thinks
+            .describe()
+            .ends_with("10ms apart, answered after 20ms")
+    );
     // The report has the keys of the file.
     let json = |traffic: &Traffic| serde_json::to_value(&traffic.kind).unwrap();
     let whole = serde_json::json!({
         "kind": "responses", "flows": [1, 8], "bytes": 2_000_000, "every": 2_000_000
     });
     assert_eq!(json(&video), whole);
+    assert_eq!(json(&thinks)["think"], 20_000);
     let whole = serde_json::json!({
         "kind": "short", "flows": 20, "hosts": 100,
         "sizes": { "median": 17_000, "mean": 340_000 }
@@ -213,6 +221,16 @@ fn faults_of_traffic_have_their_place() {
                 "at least 8 bytes",
             ),
             ("kind = \"long-short\"\nflows = 1", (4, 9), "from 2 to 1000"),
+            (
+                "kind = \"responses\"\nthink = \"61s\"",
+                (4, 9),
+                "traffic.think: found the string \"61s\", expected a time from \"0ms\" to \"60s\"",
+            ),
+            (
+                "kind = \"long-short\"\nthink = \"1ms\"",
+                (4, 1),
+                "found the unknown key \"think\"",
+            ),
             (
                 "kind = \"streams\"\nidle = \"1ms\"",
                 (4, 1),

@@ -5,7 +5,7 @@ use std::f64::consts::TAU;
 use serde::{Deserialize, Serialize};
 use thalweg_units::random::{Random, mix};
 
-use super::calls::HEAD;
+use super::calls::{HEAD, MOST_BYTES};
 
 /// The bytes of each of a sender's flows.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -65,7 +65,7 @@ impl Bytes {
                 let bytes = tail
                     .and_then(|tail| tail.draw_size(drawn))
                     .unwrap_or_else(body);
-                let most = tail.map_or(u64::MAX, |tail| tail.most);
+                let most = tail.map_or(MOST_BYTES, |tail| tail.most);
                 (bytes as u64).min(most).max(HEAD as u64)
             }
         }

@@ -1,8 +1,9 @@
 //! Calls one after the other over one connection.
 //!
-//! A call begins with its length in bytes, so that the receiver knows its end. All other bytes are
-//! zeros, as are those of flows that end with their connection. The receiver answers each call with
-//! a receipt of one line. Then the next call begins.
+//! A call begins with its length in bytes, so that the receiver knows its end, and the time that the
+//! receiver thinks after the last byte. All other bytes are zeros, as are those of flows that end
+//! with their connection. The receiver answers each call with a receipt of one line. Then the next
+//! call begins.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::TcpStream;
@@ -10,14 +11,39 @@ use std::time::{Duration, Instant};
 
 use super::{Bytes, CHUNK, Flow, Pause, Plan, Receipt, SAMPLE, STALL_TIMEOUT_MS, now_ns, tcp};
 
-/// Bytes of a call's length, little-endian.
+/// Bytes of a call's head.
 pub(crate) const HEAD: usize = 8;
 
-/// The length in the first bytes of a message; none for a flow that ends with its connection, and
-/// if bytes are missing.
-pub(super) fn message_length(head: &[u8]) -> Option<u64> {
-    let head = <[u8; HEAD]>::try_from(head).ok()?;
-    Some(u64::from_le_bytes(head)).filter(|length| *length > 0)
+/// Bits of a call's length in its head. The other 26 hold more than a minute of microseconds.
+const LENGTH_BITS: u32 = 38;
+
+/// Most bytes of a call.
+pub(crate) const MOST_BYTES: u64 = (1 << LENGTH_BITS) - 1;
+
+/// The first bytes of a call: one little-endian number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Head {
+    /// Bytes of the call, 1 to [`MOST_BYTES`], the head included.
+    pub(super) bytes: u64,
+    /// The receiver's time between the last byte and its receipt, at most 60 s.
+    pub(super) think_us: u64,
+}
+
+impl Head {
+    /// The head in the first bytes of a message; none for a flow that ends with its connection, and
+    /// if bytes are missing.
+    pub(super) fn from_message(message: &[u8]) -> Option<Self> {
+        let number = u64::from_le_bytes(<[u8; HEAD]>::try_from(message).ok()?);
+        let head = Self {
+            bytes: number & MOST_BYTES,
+            think_us: number >> LENGTH_BITS,
+        };
+        (head.bytes > 0).then_some(head)
+    }
+
+    fn to_message(self) -> [u8; HEAD] {
+        (self.bytes | self.think_us << LENGTH_BITS).to_le_bytes()
+    }
 }
 
 /// Calls of the sender at a place until the time is over, with pauses. The last one is finished. A
@@ -28,6 +54,7 @@ pub(super) fn run_calls(
     ms: u64,
     bytes: Bytes,
     pause: Pause,
+    think_us: u64,
 ) -> Vec<Flow> {
     let end_ns = now_ns() + ms * 1_000_000;
     let mut flows = Vec::new();
@@ -47,9 +74,11 @@ pub(super) fn run_calls(
     while now_ns() < end_ns {
         let mut flow = flow(flows.len());
         let begun = Instant::now();
-        let failed = caller
-            .send_call(bytes.of_flow(flows.len()), end_ns, &mut flow)
-            .err();
+        let head = Head {
+            bytes: bytes.of_flow(flows.len()),
+            think_us,
+        };
+        let failed = caller.send_call(head, end_ns, &mut flow).err();
         flow.error = failed.map(|error| error.to_string());
         let last = flow.error.is_some();
         flows.push(flow);
@@ -86,13 +115,14 @@ impl Caller {
         })
     }
 
-    /// Sends so many bytes and waits for the receipt; `end_ns` ends the sender's time.
-    pub(super) fn send_call(&mut self, bytes: u64, end_ns: u64, flow: &mut Flow) -> io::Result<()> {
+    /// Sends a call with this head and waits for the receipt; `end_ns` ends the sender's time.
+    pub(super) fn send_call(&mut self, head: Head, end_ns: u64, flow: &mut Flow) -> io::Result<()> {
+        let Head { bytes, think_us } = head;
         let stream = self.answers.get_ref();
         flow.local_port = stream.local_addr()?.port();
         flow.server = Some(stream.peer_addr()?.ip());
         flow.begun_ns = now_ns();
-        let head = bytes.to_le_bytes();
+        let head = head.to_message();
         let mut sent = 0;
         while sent < bytes {
             let first = if sent == 0 { &head[..] } else { &[] };
@@ -105,7 +135,8 @@ impl Caller {
             sent += rest as u64;
             self.sample_info(flow, false)?;
         }
-        let deadline = Instant::now() + Duration::from_millis(STALL_TIMEOUT_MS);
+        let patience = Duration::from_millis(STALL_TIMEOUT_MS) + Duration::from_micros(think_us);
+        let deadline = Instant::now() + patience;
         while !tcp::wait_readable(self.answers.get_ref(), SAMPLE)? {
             self.sample_info(flow, false)?;
             if Instant::now() >= deadline {

@@ -50,8 +50,14 @@ pub(super) fn send_plan(plan: &Plan) -> Vec<Flow> {
 /// The flows of the sender at a place.
 fn sender_flows(plan: &Plan, place: usize) -> Vec<Flow> {
     let sender = &plan.senders[place];
-    if let Load::Calls { ms, bytes, pause } = sender.load {
-        return run_calls(plan, place, ms, bytes, pause);
+    if let Load::Calls {
+        ms,
+        bytes,
+        pause,
+        think_us,
+    } = sender.load
+    {
+        return run_calls(plan, place, ms, bytes, pause, think_us);
     }
     if let Load::Web(web) = sender.load {
         return web.send_pages(plan, place);

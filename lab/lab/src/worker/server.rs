@@ -2,8 +2,9 @@
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::time::Duration;
 
-use super::calls::{HEAD, message_length};
+use super::calls::{HEAD, Head};
 use super::{LISTENING, Receipt, now_ns};
 use crate::error::Error;
 
@@ -56,7 +57,10 @@ fn receive_calls(mut stream: TcpStream) -> io::Result<()> {
             noted_ns = now;
         }
         // The next call begins after this one's receipt, so that no read has bytes of both.
-        if message_length(&head).is_some_and(|length| receipt.bytes >= length) {
+        if let Some(call) = Head::from_message(&head)
+            && receipt.bytes >= call.bytes
+        {
+            std::thread::sleep(Duration::from_micros(call.think_us));
             let mut line = serde_json::to_vec(&receipt)?;
             line.push(b'\n');
             stream.write_all(&line)?;

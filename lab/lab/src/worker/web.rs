@@ -12,7 +12,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use thalweg_units::random::{Random, mix};
 
-use super::calls::Caller;
+use super::calls::{Caller, Head};
 use super::{Bytes, Flow, Plan, now_ns};
 
 /// The classes of objects, with the bytes up to which they reach. The first fit into the initial
@@ -216,7 +216,11 @@ impl Browser<'_> {
             }
         };
         let done = open.and_then(|mut open| {
-            open.send_call(*bytes, self.end_ns, &mut flow)?;
+            let head = Head {
+                bytes: *bytes,
+                think_us: 0,
+            };
+            open.send_call(head, self.end_ns, &mut flow)?;
             Ok(open)
         });
         match done {
