@@ -147,6 +147,7 @@ impl Costs {
 pub fn measure(binary: &Path, model: &Path) -> Result<BTreeMap<String, f64>> {
     let connections = kernel::measure(binary, ROUNDS)?;
     let of = |us: &[f64]| spread(us).median * 1000.0;
+    let timers = kernel::with_timers(binary)?;
     let (none, one) = policy::lookup(binary)?;
     let looks = long::measure(binary, long::FEW)?;
     let (acknowledgement, decision) = cc::learned(binary, model)?;
@@ -155,6 +156,8 @@ pub fn measure(binary: &Path, model: &Path) -> Result<BTreeMap<String, f64>> {
     let others = [
         ("establishment", of(&connections.established_us)),
         ("close", of(&connections.closed_us)),
+        ("establishment, with timers", of(&timers.established_us)),
+        ("close, with timers", of(&timers.closed_us)),
         (
             "establishment: a new host of a known network",
             of(&kernel::new_hosts(binary, true)?.established_us),

@@ -1,7 +1,7 @@
 //! Kernel time of the programs, from the kernel's own BPF statistics.
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Error, Result, bail};
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, libbpf_sys};
@@ -83,13 +83,22 @@ pub fn new_hosts(binary: &Path, networks: bool) -> Result<Cost> {
     )
 }
 
+/// Costs with timers of networks, whose program runs beside the learner's.
+pub fn with_timers(binary: &Path) -> Result<Cost> {
+    measure_with(binary, 1, "[timers]\nenabled = true\n", true)
+}
+
 /// The same with these keys in the agent's configuration; `known`: all hosts have a record before.
 fn measure_with(binary: &Path, rounds: usize, keys: &str, known: bool) -> Result<Cost> {
     let pair = bed::pair("kernel")?;
     route(&pair)?;
     let agent = Agent::start_with(binary, &pair, "kernel", keys)?;
     let _statistics = enable_statistics()?;
-    let link = agent.pin.join("link_sockops");
+    let mut links = vec![
+        agent.pin.join("link_sockops"),
+        agent.pin.join("link_timers"),
+    ];
+    links.retain(|it| it.exists());
 
     let mut server = Worker::start(
         &pair,
@@ -117,21 +126,21 @@ fn measure_with(binary: &Path, rounds: usize, keys: &str, known: bool) -> Result
         hosts: 0,
     };
     for _ in 0..rounds {
-        let start = run_time(&link)?;
+        let start = run_times(&links)?;
         client.go_on()?;
         client.line()?;
         // Both ends of each connection run the programs, and the accepting end's work is in
         // softirq.
         wait_for_counter(&agent, "/counters/established")?;
-        let open = run_time(&link)?;
+        let open = run_times(&links)?;
         client.go_on()?;
         client.line()?;
-        let sent = run_time(&link)?;
+        let sent = run_times(&links)?;
         client.go_on()?;
         client.line()?;
         server.line()?;
         wait_for_counter(&agent, "/counters/closed")?;
-        let end = run_time(&link)?;
+        let end = run_times(&links)?;
         let ends = 2.0 * CONNECTIONS as f64;
         cost.established_us
             .push((open.0 - start.0) as f64 / ends / 1000.0);
@@ -142,6 +151,14 @@ fn measure_with(binary: &Path, rounds: usize, keys: &str, known: bool) -> Result
     }
     cost.hosts = agent.figure("/hosts")?;
     Ok(cost)
+}
+
+/// Time, ns, and number of the runs of several programs.
+fn run_times(links: &[PathBuf]) -> Result<(u64, u64)> {
+    links.iter().try_fold((0, 0), |(time, runs), link| {
+        let (more_time, more_runs) = run_time(link)?;
+        Ok((time + more_time, runs + more_runs))
+    })
 }
 
 /// Kernel time of the program's run at a retransmission, ns: bulk data to a known host over a path
