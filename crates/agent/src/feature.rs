@@ -36,7 +36,7 @@ use crate::requirements::Requirement;
 use crate::sampling::Sampler;
 use crate::scans;
 use crate::store::{HostRow, Moment, Restored, Snapshot, Store, StoreError};
-use crate::view::NetworkLimits;
+use crate::view::{FeatureEffect, NetworkLimits};
 
 /// A feature's section of the configuration.
 pub trait Settings: Any + fmt::Debug + Send + Sync {
@@ -383,6 +383,11 @@ pub trait Feature: Send + Sync {
     /// Comparisons for the fleet: the learner's, where it is asked for, then those of rules.
     fn comparisons(&self, _learner: bool, _: &Context<'_>) -> Vec<Compared> {
         Vec::new()
+    }
+    /// Effect of the feature's setting against its control group, for `GET /v1/gain`; `None`: the
+    /// feature has no control group, or sets nothing.
+    fn effect(&self) -> Option<FeatureEffect> {
+        None
     }
     /// Routes of the API.
     fn routes(&self) -> &'static [Route] {

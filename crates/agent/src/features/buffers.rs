@@ -30,6 +30,7 @@ use crate::kernel::{Kernel, Setup};
 use crate::metrics::page::Page;
 use crate::requirements::{Need, Requirement, Trial};
 use crate::scans;
+use crate::view::FeatureEffect;
 
 mod groups;
 mod namespace;
@@ -192,6 +193,11 @@ impl Feature for State {
             key: "buffers",
             stays: "raised limits of buffers (net.ipv4.tcp_rmem, net.ipv4.tcp_wmem)",
         })
+    }
+
+    fn effect(&self) -> Option<FeatureEffect> {
+        let sets = self.session().sets;
+        sets.then(|| self.groups().effect(self.name()))
     }
 
     fn routes(&self) -> &'static [Route] {

@@ -33,6 +33,8 @@ use crate::reporter::{self, Load};
 use crate::requirements::{Need, Requirement, Trial};
 use crate::store::{Moment, Store, StoreError};
 use crate::trials;
+use crate::trials::account::Account;
+use crate::view::FeatureEffect;
 
 mod ladder;
 mod network;
@@ -69,6 +71,8 @@ struct Configured {
 pub struct State {
     networks: Mutex<HashMap<HostKey, Network>>,
     session: Mutex<Session>,
+    /// Account of floors, for the gain.
+    account: Mutex<Account>,
 }
 
 /// State of a session.
@@ -135,15 +139,20 @@ impl Session {
                 syn_us
             }),
             usual_syn_count: retries.retries,
-            share_q16: match connections < FIRST_CONNECTIONS {
-                true => FIRST_SHARE_Q16,
-                false => SHARE_Q16,
-            },
+            share_q16: share_q16(connections),
             salt: self.salt,
             flags,
             credit: (raw::THALWEG_SYN_LOSSES * raw::THALWEG_SYN_CREDIT) as i32,
         };
         programs::set(programs, key, &timers)
+    }
+}
+
+/// Share of a network's connections with its timers, after so many connections.
+fn share_q16(connections: u32) -> u32 {
+    match connections < FIRST_CONNECTIONS {
+        true => FIRST_SHARE_Q16,
+        false => SHARE_Q16,
     }
 }
 
@@ -176,6 +185,10 @@ impl State {
 
     fn networks(&self) -> MutexGuard<'_, HashMap<HostKey, Network>> {
         self.networks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn account(&self) -> MutexGuard<'_, Account> {
+        self.account.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn load_program(&self, kernel: &Kernel) {
@@ -217,6 +230,12 @@ impl State {
             }
             let network = networks.entry(key).or_default();
             let before = network.timers(&session.ladder);
+            if session.sets && before.floor_us != 0 {
+                let share =
+                    f64::from(share_q16(network.counts().0)) / f64::from(raw::THALWEG_ONE_Q16);
+                let transfer = network::transfer(report, key, share);
+                transfer.iter().for_each(|it| self.account().add(it));
+            }
             network.note(report, &session.ladder, now_ns);
             let after = network.timers(&session.ladder);
             if before != after && (before.are_set() || after.are_set()) {
@@ -308,6 +327,7 @@ impl Feature for State {
             salt: setup.control.salt as u32,
             ..Session::default()
         };
+        *self.account() = Account::default();
     }
 
     fn load(&self, _: &Kernel, store: &mut Store) -> Result<()> {
@@ -422,6 +442,12 @@ impl Feature for State {
 
     fn explanation_text(&self, explanation: &Value) -> Option<String> {
         show::explanation_text(explanation)
+    }
+
+    fn effect(&self) -> Option<FeatureEffect> {
+        let session = self.session();
+        let sets = session.is_on && session.sets;
+        sets.then(|| self.account().effect(self.name()))
     }
 
     fn routes(&self) -> &'static [Route] {

@@ -22,6 +22,41 @@ pub struct Gain {
     /// Rule that is compared with the flows that it left alone; absent for the learner.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rule: Option<GainRule>,
+    /// Effects of the features that are on; none beside a rule.
+    #[serde(default)]
+    pub features: Vec<FeatureEffect>,
+}
+
+/// Effect of a feature's setting on connections to the networks where it is in force, since the agent
+/// or its configuration began. Ratios are with the setting against the control group; `None`: too few
+/// connections, or the feature does not measure it.
+#[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
+pub struct FeatureEffect {
+    /// Name of the feature.
+    pub feature: String,
+    /// Connections with the setting, or reports of their exchanges.
+    pub treated: u64,
+    /// Connections of the control group, or reports of their exchanges.
+    pub control: u64,
+    /// Ratio of goodput, bytes by time with data outstanding, of long connections (geometric means).
+    pub goodput: Option<EffectRatio>,
+    /// Ratio of the time with data outstanding of short connections or exchanges (geometric means).
+    pub completion: Option<EffectRatio>,
+    /// Ratio of its 99th percentiles.
+    pub completion_p99: Option<EffectRatio>,
+    /// Ratio of the shares of segments that were sent again.
+    pub retransmitted: Option<EffectRatio>,
+}
+
+/// Ratio with its interval of 95 %.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize, PartialEq)]
+pub struct EffectRatio {
+    /// The ratio.
+    pub ratio: f64,
+    /// Lower end of the interval.
+    pub low: f64,
+    /// Upper end of the interval.
+    pub high: f64,
 }
 
 /// A policy's rule with a share, as an experiment. In the comparisons, `control` counts the flows

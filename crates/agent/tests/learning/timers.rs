@@ -146,6 +146,14 @@ fn floor_falls_where_losses_are_random_and_is_in_force_while_a_connection_recove
         bed.connect(&address, 4, 2_000_000);
         (bed.counter("skipped_not_tracked") > 0).then_some(())
     });
+    let gain = wait_for("both groups in the gain", || {
+        let gain = bed.json(&["gain"])["features"][0].clone();
+        let count = |group: &str| gain[group].as_u64();
+        (count("control") > Some(0) && count("treated") > Some(0)).then_some(gain)
+    });
+    assert_eq!(gain["feature"], "timers", "{gain}");
+    // Too few of the control group for a quantile.
+    assert_eq!(gain["completion_p99"], Value::Null, "{gain}");
     let explained = bed.json(&["explain", &address]);
     let explained = &explained[0]["timers"];
     assert!(
@@ -177,6 +185,7 @@ fn floor_falls_where_losses_are_random_and_is_in_force_while_a_connection_recove
     bed.start();
     assert!(!pin.exists());
     assert_eq!(bed.json(&["timers"])["enabled"], false);
+    assert_eq!(bed.json(&["gain"])["features"], serde_json::json!([]));
     bed.end(Signal::SIGTERM);
     bed.configure(ENABLED);
     bed.start();

@@ -604,6 +604,21 @@ fn the_gain_is_told_in_a_sentence_and_a_table() {
     ] {
         assert!(text.contains(part), "{part}:\n{text}");
     }
+    let rows: Vec<Vec<&str>> = text
+        .lines()
+        .filter(|line| line.starts_with("timers"))
+        .map(|line| line.split_whitespace().collect())
+        .collect();
+    assert_eq!(
+        rows,
+        [
+            "timers goodput 1.25 1.12 to 1.50 600 9000",
+            "timers completion time - - 600 9000",
+            "timers 99th percentile of it 0.25 0.19 to 0.38 600 9000",
+            "timers retransmitted segments 1.00 0.75 to 1.25 600 9000",
+        ]
+        .map(|row| row.split(' ').collect::<Vec<_>>())
+    );
     let text = agent
         .run(&["gain", "--by", "port", "--measure", "rtt"])
         .ok();

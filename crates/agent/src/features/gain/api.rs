@@ -36,7 +36,10 @@ pub fn gain(state: &State, uri: &Uri, context: &Context<'_>) -> Answer<Response>
         )
     })?;
     let Some(rule) = asked.rule else {
-        return Ok(Json(state.gain_view(scope, context)?).into_response());
+        let mut gain = state.gain_view(scope, context)?;
+        let features = context.features.iter();
+        gain.features = features.filter_map(|it| it.effect()).collect();
+        return Ok(Json(gain).into_response());
     };
     if matches!(scope, Scope::Arm | Scope::Source) {
         return Err(Failure(

@@ -6,6 +6,7 @@ use thalweg_learner::HostKey;
 
 use super::ladder::Ladder;
 use crate::store::KeptWait;
+use crate::trials::account::{Kind, Transfer};
 use crate::trials::{COMPARED, Effect, Times, Wait, share};
 
 /// Connections that waited for a timeout before a floor is tried.
@@ -372,6 +373,30 @@ impl Network {
             (self.syn_connections, self.syn_spurious) = (0, 0);
         }
     }
+}
+
+/// Transfer of a connection, where `share` of the network's have its timers; `None`: it ended before the
+/// network had any. Only some of the drawn connections tell that their timers are another's: all count.
+pub fn transfer(
+    report: &raw::thalweg_timers_report,
+    network: HostKey,
+    share: f64,
+) -> Option<Transfer> {
+    let has = |flag: raw::thalweg_timed_flag| u32::from(report.flags) & flag != 0;
+    let is_treated = has(raw::THALWEG_TIMED_DRAWN);
+    has(raw::THALWEG_TIMED_KNOWN).then_some(Transfer {
+        network,
+        is_treated,
+        probability: if is_treated { share } else { 1.0 - share },
+        kind: match report.segs_out > EXCHANGE_SEGS {
+            true => Kind::Long,
+            false => Kind::Short,
+        },
+        bytes: report.bytes,
+        us: report.busy_us,
+        segs: report.segs_out,
+        retrans: report.retrans,
+    })
 }
 
 #[cfg(test)]

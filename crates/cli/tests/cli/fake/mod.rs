@@ -340,7 +340,13 @@ pub fn gain() -> Value {
             { "by": "port", "name": "443", "rows": [row("rtt", None, "worse", None)] },
         ],
         "reverts": [{ "arm": "bbr", "why": "Transfers take 20 % more time", "age_s": 10,
-                      "left_s": 7_200 }]
+                      "left_s": 7_200 }],
+        "features": [{
+            "feature": "timers", "treated": 9000, "control": 600,
+            "goodput": { "ratio": 1.25, "low": 1.125, "high": 1.5 }, "completion": null,
+            "completion_p99": { "ratio": 0.25, "low": 0.1875, "high": 0.375 },
+            "retransmitted": { "ratio": 1.0, "low": 0.75, "high": 1.25 }
+        }]
     })
 }
 
@@ -438,6 +444,7 @@ fn gain_of_rule() -> Value {
     let revert = json!({ "arm": null, "why": "Transfers take 20 % more time", "age_s": 10,
                          "left_s": 7_200 });
     gain["reverts"] = json!([revert]);
+    gain["features"] = json!([]);
     gain["rule"] = json!({ "policy": "windows", "name": "iw-40", "share": 0.125, "taken": 321,
                            "left": 2_345 });
     gain
