@@ -36,7 +36,7 @@ use crate::requirements::Requirement;
 use crate::sampling::Sampler;
 use crate::scans;
 use crate::store::{HostRow, Moment, Restored, Snapshot, Store, StoreError};
-use crate::view::{FeatureEffect, NetworkLimits};
+use crate::view::{AdvisedSetting, FeatureEffect, NetworkLimits};
 
 /// A feature's section of the configuration.
 pub trait Settings: Any + fmt::Debug + Send + Sync {
@@ -388,6 +388,11 @@ pub trait Feature: Send + Sync {
     /// feature has no control group, or sets nothing.
     fn effect(&self) -> Option<FeatureEffect> {
         None
+    }
+    /// Settings that the feature would make, for `GET /v1/advise`: it is enabled, but the agent gives
+    /// advice only or runs dry.
+    fn advised(&self, _: &Context<'_>) -> Vec<AdvisedSetting> {
+        Vec::new()
     }
     /// Routes of the API.
     fn routes(&self) -> &'static [Route] {

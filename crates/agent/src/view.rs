@@ -7,8 +7,8 @@ mod gain;
 mod hosts;
 
 pub use gain::{
-    Advice, AdviceChoice, AdviceGroup, EffectRatio, FeatureEffect, Gain, GainGroup, GainRevert,
-    GainRow, GainRule,
+    Advice, AdviceChoice, AdviceGroup, AdvisedSetting, EffectRatio, FeatureAdvice, FeatureEffect,
+    Gain, GainGroup, GainRevert, GainRow, GainRule,
 };
 pub use hosts::{Explanation, Host, HostArm, Hosts};
 use serde::{Deserialize, Serialize};

@@ -34,7 +34,7 @@ use crate::requirements::{Need, Requirement, Trial};
 use crate::store::{Moment, Store, StoreError};
 use crate::trials;
 use crate::trials::account::Account;
-use crate::view::FeatureEffect;
+use crate::view::{AdvisedSetting, FeatureEffect};
 
 mod ladder;
 mod network;
@@ -45,6 +45,7 @@ mod view;
 use ladder::{Ladder, SynRetries};
 use network::{Network, Setting, Timers, When};
 use programs::Programs;
+use view::NetworkTimers;
 
 /// Interval at which timers in the kernel are renewed, and their life without that.
 const RENEW: Duration = Duration::from_secs(30);
@@ -77,9 +78,9 @@ pub struct State {
 
 /// State of a session.
 struct Session {
-    /// Whether timers are learned: in mode `thalweg` alone, and not under advice.
+    /// Whether timers are learned: in mode `thalweg` alone.
     is_on: bool,
-    /// Whether they are set: not in a dry run.
+    /// Whether they are set: not in a dry run, nor under advice.
     sets: bool,
     ladder: Ladder,
     salt: u32,
@@ -117,6 +118,9 @@ impl Session {
         else {
             return Ok(());
         };
+        if !self.sets {
+            return Ok(());
+        }
         let Timers {
             floor_us,
             when,
@@ -242,7 +246,7 @@ impl State {
                 session.write(&key, network)?;
             }
             // What was measured before was ruled by which connection lost a retransmission.
-            if before.floor_us != after.floor_us {
+            if session.sets && before.floor_us != after.floor_us {
                 context.kernel.forget_network(&key)?;
             }
         }
@@ -318,8 +322,8 @@ impl Feature for State {
         let settings = (settings as &dyn Any).downcast_ref::<Configured>();
         let is_enabled = settings.is_some_and(|it| it.enabled);
         *self.session() = Session {
-            is_on: is_enabled && setup.params.mode == Mode::Thalweg && !setup.advise.only,
-            sets: !setup.dry_run,
+            is_on: is_enabled && setup.params.mode == Mode::Thalweg,
+            sets: !setup.dry_run && !setup.advise.only,
             ladder: Ladder {
                 tick_us: system::jiffy_us(),
                 least_us: settings.map_or(0, |it| it.least.as_micros() as u32),
@@ -450,6 +454,15 @@ impl Feature for State {
         sets.then(|| self.account().effect(self.name()))
     }
 
+    fn advised(&self, context: &Context<'_>) -> Vec<AdvisedSetting> {
+        let view = self.view(context);
+        let networks = view.networks.into_iter();
+        match view.enabled && !view.sets {
+            true => networks.filter_map(NetworkTimers::advised).collect(),
+            false => Vec::new(),
+        }
+    }
+
     fn routes(&self) -> &'static [Route] {
         &[(MethodFilter::GET, "/v1/timers")]
     }
@@ -466,7 +479,7 @@ impl Feature for State {
         let networks = self.networks();
         let set = networks
             .values()
-            .filter(|it| it.timers(&session.ladder).are_set());
+            .filter(|it| session.sets && it.timers(&session.ladder).are_set());
         let lost = session.programs().and_then(|it| it.lost_reports().ok());
         Some(json!(view::TimersFigures {
             networks: networks.len(),

@@ -141,6 +141,36 @@ pub struct Advice {
     /// The busiest networks that a buffer or window limits, where all connections were requested.
     #[serde(default)]
     pub networks: Vec<NetworkLimits>,
+    /// Settings of features that are enabled and set nothing, where all connections were requested.
+    #[serde(default)]
+    pub features: Vec<FeatureAdvice>,
+}
+
+/// Settings that a feature would make: the agent gives advice only, or runs dry.
+#[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]
+pub struct FeatureAdvice {
+    /// Name of the feature.
+    pub feature: String,
+    /// Lines of the configuration that have the agent set them.
+    pub lines: Vec<String>,
+    /// The settings, by name.
+    pub settings: Vec<AdvisedSetting>,
+}
+
+/// Setting that a feature would make.
+#[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]
+pub struct AdvisedSetting {
+    /// Addresses of the remote network, or the network namespace cookie.
+    pub name: String,
+    /// Network namespace cookie.
+    pub netns: u64,
+    /// Pod or container that has this network namespace, if its runtime says so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub container: Option<String>,
+    /// Setting, in words.
+    pub setting: String,
+    /// Observation that calls for it, in words.
+    pub reason: String,
 }
 
 /// A group of connections in the comparisons of advice.

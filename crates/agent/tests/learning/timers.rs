@@ -196,6 +196,50 @@ fn floor_falls_where_losses_are_random_and_is_in_force_while_a_connection_recove
 
 #[test]
 #[cfg_attr(not(privileged), ignore = "needs root")]
+fn advice_tells_timers_and_sets_none() {
+    if !privileged() {
+        return;
+    }
+    let settings = format!("{ENABLED}[advise]\nonly = true\n");
+    let mut bed = Bed::new(&lossy("advised", 5.0), &settings);
+    bed.start();
+    let address = bed.server_address();
+    let _sink = bed.sink(&address);
+    let advice = wait_for("a floor", || {
+        bed.connect(&address, 4, 2_000_000);
+        let advice = bed.json(&["advise"])["features"][0].clone();
+        let has_floor = |it: &Value| it["setting"].as_str().unwrap().contains("floor");
+        let settings = advice["settings"].as_array().cloned().unwrap_or_default();
+        settings.iter().any(has_floor).then_some(advice)
+    });
+    assert_eq!(advice["feature"], "timers", "{advice}");
+    assert_eq!(
+        advice["lines"],
+        serde_json::json!(["advise.only = false"]),
+        "{advice}"
+    );
+    let said = String::from_utf8(bed.thalweg(&["advise"]).stdout).unwrap();
+    assert!(
+        said.contains("These are set with `advise.only = false`."),
+        "{said}"
+    );
+    bed.connect(&address, 20, 200_000);
+    let known = network(&bed);
+    assert_eq!(bed.json(&["timers"])["sets"], false);
+    // No connection is drawn from a table without networks.
+    assert_eq!(known["drawn"], 0, "{known}");
+    assert!(known["control"].as_u64() >= Some(4), "{known}");
+    let status = bed.json(&["status"]);
+    assert_eq!(status["timers"]["set"], 0, "{status}");
+    assert_eq!(bed.json(&["gain"])["features"], serde_json::json!([]));
+    if are_told() {
+        let found = bed.python(Side::Client, ALL_TIMEOUTS, &[&address]).finish();
+        assert_eq!(found.trim(), "200000");
+    }
+}
+
+#[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
 fn least_timeouts_of_others_stay() {
     if !privileged() || !are_told() {
         return;

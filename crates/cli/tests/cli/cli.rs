@@ -660,6 +660,8 @@ fn advice_is_told_in_a_sentence_tables_and_what_buffers_need() {
         "all                 3 %         41 %     56 %  20 %         4321",
         "\nThe send buffer holds transfers up for 41 % of their busy time.\n",
         "\n198.51.100.0/24: The window holds transfers up.\n",
+        "timers 192.0.2.0/24 floor 48 ms, SYN 60 ms 12 of 400 connections waited for a timeout \
+         These are set with `advise.only = false`.",
     ] {
         let squeezed = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(squeezed(&text).contains(&squeezed(part)), "{part}:\n{text}");

@@ -216,6 +216,11 @@ impl Network {
         (self.connections, control.connections, drawn.connections)
     }
 
+    /// Connections that waited for a timeout.
+    pub fn timed_out(&self) -> u32 {
+        self.timed_out
+    }
+
     /// Shares of segments that were sent again, and for nothing: control group, then drawn.
     pub fn losses(&self) -> [(f64, f64); 2] {
         self.groups

@@ -277,6 +277,7 @@ pub fn answer(method: &str, path: &str) -> (u16, String) {
         ("GET", "/v1/advise?by=port") => {
             let mut advice = advice(&[]);
             advice["networks"] = json!([]);
+            advice["features"] = json!([]);
             advice["limits_untold"] = "The kernel does not tell what holds connections up.".into();
             advice
         }
@@ -422,7 +423,13 @@ pub fn advice(by: &[&str]) -> Value {
         "summary": "bbr would take 23 % less time than cubic.", "source": "advice",
         "system_arm": "cubic", "trials": 0.05, "age_s": 604_800, "left_out": 0,
         "events_dropped": 0, "limits_untold": null, "groups": groups,
-        "networks": [network_limits(finding("The window holds transfers up."))]
+        "networks": [network_limits(finding("The window holds transfers up."))],
+        "features": [{
+            "feature": "timers", "lines": ["advise.only = false"], "settings": [{
+                "name": "192.0.2.0/24", "netns": 1, "setting": "floor 48 ms, SYN 60 ms",
+                "reason": "12 of 400 connections waited for a timeout"
+            }]
+        }]
     })
 }
 
