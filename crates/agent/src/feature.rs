@@ -36,7 +36,7 @@ use crate::requirements::Requirement;
 use crate::sampling::Sampler;
 use crate::scans;
 use crate::store::{HostRow, Moment, Restored, Snapshot, Store, StoreError};
-use crate::view::NetworkLimits;
+use crate::view::{AdvisedSetting, FeatureEffect, NetworkLimits};
 
 /// A feature's section of the configuration.
 pub trait Settings: Any + fmt::Debug + Send + Sync {
@@ -382,6 +382,16 @@ pub trait Feature: Send + Sync {
     }
     /// Comparisons for the fleet: the learner's, where it is asked for, then those of rules.
     fn comparisons(&self, _learner: bool, _: &Context<'_>) -> Vec<Compared> {
+        Vec::new()
+    }
+    /// Effect of the feature's setting against its control group, for `GET /v1/gain`; `None`: the
+    /// feature has no control group, or sets nothing.
+    fn effect(&self) -> Option<FeatureEffect> {
+        None
+    }
+    /// Settings that the feature would make, for `GET /v1/advise`: it is enabled, but the agent gives
+    /// advice only or runs dry.
+    fn advised(&self, _: &Context<'_>) -> Vec<AdvisedSetting> {
         Vec::new()
     }
     /// Routes of the API.

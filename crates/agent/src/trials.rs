@@ -8,6 +8,8 @@ use thalweg_learner::{HostKey, Level};
 use crate::kernel::Setup;
 use crate::store::KeptWait;
 
+pub mod account;
+
 /// Connections of each group before times are compared: each new one compares again.
 pub const COMPARED: f64 = 12.0;
 /// Largest extra time of transfers against the control group, bits, and in standard errors.
@@ -36,13 +38,17 @@ impl Times {
         if us == 0 || bytes == 0 {
             return;
         }
-        let bits = (us as f64 / bytes as f64).log2();
         if self.connections() >= MEMORY {
             self.weight *= 0.5;
             self.weights_squared *= 0.5;
             self.squares *= 0.5;
         }
         let weight = f64::from(transfers.max(1));
+        self.add_bits((us as f64 / bytes as f64).log2(), weight);
+    }
+
+    /// Adds the logarithm of a time, bits.
+    fn add_bits(&mut self, bits: f64, weight: f64) {
         self.weight += weight;
         self.weights_squared += weight * weight;
         let off = bits - self.mean;

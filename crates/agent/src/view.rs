@@ -6,7 +6,10 @@ use std::collections::BTreeMap;
 mod gain;
 mod hosts;
 
-pub use gain::{Advice, AdviceChoice, AdviceGroup, Gain, GainGroup, GainRevert, GainRow, GainRule};
+pub use gain::{
+    Advice, AdviceChoice, AdviceGroup, AdvisedSetting, EffectRatio, FeatureAdvice, FeatureEffect,
+    Gain, GainGroup, GainRevert, GainRow, GainRule,
+};
 pub use hosts::{Explanation, Host, HostArm, Hosts};
 use serde::{Deserialize, Serialize};
 

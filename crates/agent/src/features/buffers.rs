@@ -30,6 +30,7 @@ use crate::kernel::{Kernel, Setup};
 use crate::metrics::page::Page;
 use crate::requirements::{Need, Requirement, Trial};
 use crate::scans;
+use crate::view::{AdvisedSetting, FeatureEffect};
 
 mod groups;
 mod namespace;
@@ -43,6 +44,7 @@ mod view;
 use groups::Groups;
 use record::Record;
 use tracker::{INTERVAL, Session, Tracker};
+use view::NamespaceBuffers;
 
 /// Bounds of `buffers.max`, bytes, and its default.
 const MAX_LEAST: u64 = 1 << 20;
@@ -192,6 +194,21 @@ impl Feature for State {
             key: "buffers",
             stays: "raised limits of buffers (net.ipv4.tcp_rmem, net.ipv4.tcp_wmem)",
         })
+    }
+
+    fn effect(&self) -> Option<FeatureEffect> {
+        let sets = self.session().sets;
+        sets.then(|| self.groups().effect(self.name()))
+    }
+
+    fn advised(&self, context: &Context<'_>) -> Vec<AdvisedSetting> {
+        let session = self.session();
+        let namespaces = match session.is_enabled && !session.sets {
+            true => self.tracker.namespaces(&context.containers),
+            false => Vec::new(),
+        };
+        let namespaces = namespaces.into_iter();
+        namespaces.flat_map(NamespaceBuffers::advised).collect()
     }
 
     fn routes(&self) -> &'static [Route] {

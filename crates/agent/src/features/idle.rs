@@ -31,7 +31,9 @@ use crate::kernel::{Kernel, Setup};
 use crate::reporter::Load;
 use crate::requirements::{Need, Requirement, Trial};
 use crate::store::{Moment, Store, StoreError};
+use crate::trials::account::{Account, Kind, Transfer};
 use crate::trials::{self, Wait};
+use crate::view::FeatureEffect;
 
 mod network;
 mod programs;
@@ -61,6 +63,8 @@ struct Configured {
 pub struct State {
     networks: Mutex<HashMap<HostKey, Network>>,
     session: Mutex<Session>,
+    /// Account of kept windows, for the gain.
+    account: Mutex<Account>,
 }
 
 /// State of a session.
@@ -87,6 +91,10 @@ impl State {
 
     fn networks(&self) -> MutexGuard<'_, HashMap<HostKey, Network>> {
         self.networks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn account(&self) -> MutexGuard<'_, Account> {
+        self.account.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn load_program(&self, kernel: &Kernel) {
@@ -129,6 +137,9 @@ impl State {
             }
             let network = networks.entry(key).or_default();
             let before = network.keeps;
+            if before {
+                self.account().add(&transfer(report));
+            }
             network.note(report, now_ns);
             match (before, network.keeps) {
                 (false, true) => write(&session, &key)?,
@@ -159,6 +170,22 @@ impl State {
             enabled: is_on,
             networks,
         }
+    }
+}
+
+/// Exchanges of a connection to a network where windows are kept.
+fn transfer(report: &raw::thalweg_idle_report) -> Transfer {
+    let is_treated = report.kept != 0;
+    let share = f64::from(SHARE_Q16) / f64::from(raw::THALWEG_ONE_Q16);
+    Transfer {
+        network: key_from_raw(&report.key),
+        is_treated,
+        probability: if is_treated { share } else { 1.0 - share },
+        kind: Kind::Exchanges(report.exchanges),
+        bytes: report.bytes,
+        us: report.time_us,
+        segs: report.segs,
+        retrans: report.retrans,
     }
 }
 
@@ -219,6 +246,7 @@ impl Feature for State {
             salt: (setup.control.salt >> 32) as u32,
             ..Session::default()
         };
+        *self.account() = Account::default();
     }
 
     fn load(&self, _: &Kernel, store: &mut Store) -> Result<()> {
@@ -315,6 +343,11 @@ impl Feature for State {
 
     fn explanation_text(&self, explanation: &Value) -> Option<String> {
         show::explanation_text(explanation)
+    }
+
+    fn effect(&self) -> Option<FeatureEffect> {
+        let is_on = self.session().is_on;
+        is_on.then(|| self.account().effect(self.name()))
     }
 
     fn routes(&self) -> &'static [Route] {

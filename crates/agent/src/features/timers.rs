@@ -34,6 +34,8 @@ use crate::reporter::{self, Load};
 use crate::requirements::{Need, Requirement, Trial};
 use crate::store::{Moment, Store, StoreError};
 use crate::trials;
+use crate::trials::account::Account;
+use crate::view::{AdvisedSetting, FeatureEffect};
 
 mod ladder;
 mod network;
@@ -44,6 +46,7 @@ mod view;
 use ladder::{DELAYED_ACK_US, Ladder, SynRetries};
 use network::{Network, Setting, Timers, When};
 use programs::Programs;
+use view::NetworkTimers;
 
 /// Interval at which timers in the kernel are renewed, and their life without that.
 const RENEW: Duration = Duration::from_secs(30);
@@ -78,14 +81,16 @@ struct Configured {
 pub struct State {
     networks: Mutex<HashMap<HostKey, Network>>,
     session: Mutex<Session>,
+    /// Account of floors, for the gain.
+    account: Mutex<Account>,
 }
 
 /// State of a session.
 #[derive(Default)]
 struct Session {
-    /// Whether timers are learned: in mode `thalweg` alone, and not under advice.
+    /// Whether timers are learned: in mode `thalweg` alone.
     is_on: bool,
-    /// Whether they are set: not in a dry run.
+    /// Whether they are set: not in a dry run, nor under advice.
     sets: bool,
     /// Whether connections that were open before have them, too.
     existing: bool,
@@ -135,6 +140,9 @@ impl Session {
         else {
             return Ok(());
         };
+        if !self.sets {
+            return Ok(());
+        }
         let Timers {
             floor_us,
             when,
@@ -157,15 +165,20 @@ impl Session {
                 syn_us
             }),
             usual_syn_count: retries.retries,
-            share_q16: match connections < FIRST_CONNECTIONS {
-                true => FIRST_SHARE_Q16,
-                false => SHARE_Q16,
-            },
+            share_q16: share_q16(connections),
             salt: self.salt,
             flags,
             credit: (raw::THALWEG_SYN_LOSSES * raw::THALWEG_SYN_CREDIT) as i32,
         };
         programs::set(programs, key, &timers)
+    }
+}
+
+/// Share of a network's connections with its timers, after so many connections.
+fn share_q16(connections: u32) -> u32 {
+    match connections < FIRST_CONNECTIONS {
+        true => FIRST_SHARE_Q16,
+        false => SHARE_Q16,
     }
 }
 
@@ -198,6 +211,10 @@ impl State {
 
     fn networks(&self) -> MutexGuard<'_, HashMap<HostKey, Network>> {
         self.networks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn account(&self) -> MutexGuard<'_, Account> {
+        self.account.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn load_program(&self, kernel: &Kernel) {
@@ -251,13 +268,19 @@ impl State {
             let network = networks.entry(key).or_default();
             let ladder = session.ladder_of(&key);
             let before = network.timers(&ladder);
+            if session.sets && before.floor_us != 0 {
+                let share =
+                    f64::from(share_q16(network.counts().0)) / f64::from(raw::THALWEG_ONE_Q16);
+                let transfer = network::transfer(report, key, share);
+                transfer.iter().for_each(|it| self.account().add(it));
+            }
             network.note(report, &ladder, now_ns);
             let after = network.timers(&ladder);
             if before != after && (before.are_set() || after.are_set()) {
                 session.write(&key, network)?;
             }
             // What was measured before was ruled by which connection lost a retransmission.
-            if before.floor_us != after.floor_us {
+            if session.sets && before.floor_us != after.floor_us {
                 context.kernel.forget_network(&key)?;
             }
         }
@@ -353,8 +376,8 @@ impl Feature for State {
             delayed_ack_us: DELAYED_ACK_US,
         };
         *self.session() = Session {
-            is_on: settings.enabled && setup.params.mode == Mode::Thalweg && !setup.advise.only,
-            sets: !setup.dry_run,
+            is_on: settings.enabled && setup.params.mode == Mode::Thalweg,
+            sets: !setup.dry_run && !setup.advise.only,
             existing: settings.existing,
             ladder,
             peers: settings.peers.clone(),
@@ -362,6 +385,7 @@ impl Feature for State {
             salt: setup.control.salt as u32,
             ..Session::default()
         };
+        *self.account() = Account::default();
     }
 
     fn load(&self, _: &Kernel, store: &mut Store) -> Result<()> {
@@ -478,6 +502,21 @@ impl Feature for State {
         show::explanation_text(explanation)
     }
 
+    fn effect(&self) -> Option<FeatureEffect> {
+        let session = self.session();
+        let sets = session.is_on && session.sets;
+        sets.then(|| self.account().effect(self.name()))
+    }
+
+    fn advised(&self, context: &Context<'_>) -> Vec<AdvisedSetting> {
+        let view = self.view(context);
+        let networks = view.networks.into_iter();
+        match view.enabled && !view.sets {
+            true => networks.filter_map(NetworkTimers::advised).collect(),
+            false => Vec::new(),
+        }
+    }
+
     fn routes(&self) -> &'static [Route] {
         &[(MethodFilter::GET, "/v1/timers")]
     }
@@ -494,7 +533,7 @@ impl Feature for State {
         let networks = self.networks();
         let set = networks
             .iter()
-            .filter(|(key, it)| it.timers(&session.ladder_of(key)).are_set());
+            .filter(|(key, it)| session.sets && it.timers(&session.ladder_of(key)).are_set());
         let lost = session.programs().and_then(|it| it.lost_reports().ok());
         Some(json!(view::TimersFigures {
             networks: networks.len(),

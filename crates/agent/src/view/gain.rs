@@ -22,6 +22,41 @@ pub struct Gain {
     /// Rule that is compared with the flows that it left alone; absent for the learner.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rule: Option<GainRule>,
+    /// Effects of the features that are on; none beside a rule.
+    #[serde(default)]
+    pub features: Vec<FeatureEffect>,
+}
+
+/// Effect of a feature's setting on connections to the networks where it is in force, since the agent
+/// or its configuration began. Ratios are with the setting against the control group; `None`: too few
+/// connections, or the feature does not measure it.
+#[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
+pub struct FeatureEffect {
+    /// Name of the feature.
+    pub feature: String,
+    /// Connections with the setting, or reports of their exchanges.
+    pub treated: u64,
+    /// Connections of the control group, or reports of their exchanges.
+    pub control: u64,
+    /// Ratio of goodput, bytes by time with data outstanding, of long connections (geometric means).
+    pub goodput: Option<EffectRatio>,
+    /// Ratio of the time with data outstanding of short connections or exchanges (geometric means).
+    pub completion: Option<EffectRatio>,
+    /// Ratio of its 99th percentiles.
+    pub completion_p99: Option<EffectRatio>,
+    /// Ratio of the shares of segments that were sent again.
+    pub retransmitted: Option<EffectRatio>,
+}
+
+/// Ratio with its interval of 95 %.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize, PartialEq)]
+pub struct EffectRatio {
+    /// The ratio.
+    pub ratio: f64,
+    /// Lower end of the interval.
+    pub low: f64,
+    /// Upper end of the interval.
+    pub high: f64,
 }
 
 /// A policy's rule with a share, as an experiment. In the comparisons, `control` counts the flows
@@ -106,6 +141,36 @@ pub struct Advice {
     /// The busiest networks that a buffer or window limits, where all connections were requested.
     #[serde(default)]
     pub networks: Vec<NetworkLimits>,
+    /// Settings of features that are enabled and set nothing, where all connections were requested.
+    #[serde(default)]
+    pub features: Vec<FeatureAdvice>,
+}
+
+/// Settings that a feature would make: the agent gives advice only, or runs dry.
+#[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]
+pub struct FeatureAdvice {
+    /// Name of the feature.
+    pub feature: String,
+    /// Lines of the configuration that have the agent set them.
+    pub lines: Vec<String>,
+    /// The settings, by name.
+    pub settings: Vec<AdvisedSetting>,
+}
+
+/// Setting that a feature would make.
+#[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]
+pub struct AdvisedSetting {
+    /// Addresses of the remote network, or the network namespace cookie.
+    pub name: String,
+    /// Network namespace cookie.
+    pub netns: u64,
+    /// Pod or container that has this network namespace, if its runtime says so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub container: Option<String>,
+    /// Setting, in words.
+    pub setting: String,
+    /// Observation that calls for it, in words.
+    pub reason: String,
 }
 
 /// A group of connections in the comparisons of advice.

@@ -280,6 +280,11 @@ fn dry_run_tells_and_sets_nothing() {
         wanted.find_map(|it| it)
     });
     assert!(wanted > 32_768, "{wanted}");
+    let advice = wait_for("advice", || {
+        Some(bed.json(&["advise"])["features"][0].clone()).filter(|it| !it.is_null())
+    });
+    assert_eq!(advice["feature"], "buffers", "{advice}");
+    assert_eq!(advice["lines"], json!(["dry_run = false"]), "{advice}");
     is_first(&bed, "in a dry run");
     assert!(!bed.pin.join("buffers").exists());
 }

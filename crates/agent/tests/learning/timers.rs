@@ -197,6 +197,14 @@ fn floor_falls_where_losses_are_random_and_is_in_force_while_a_connection_recove
         bed.connect(&address, 4, 2_000_000);
         (bed.counter("skipped_not_tracked") > 0).then_some(())
     });
+    let gain = wait_for("both groups in the gain", || {
+        let gain = bed.json(&["gain"])["features"][0].clone();
+        let count = |group: &str| gain[group].as_u64();
+        (count("control") > Some(0) && count("treated") > Some(0)).then_some(gain)
+    });
+    assert_eq!(gain["feature"], "timers", "{gain}");
+    // Too few of the control group for a quantile.
+    assert_eq!(gain["completion_p99"], Value::Null, "{gain}");
     let explained = bed.json(&["explain", &address]);
     let explained = &explained[0]["timers"];
     assert!(
@@ -228,12 +236,57 @@ fn floor_falls_where_losses_are_random_and_is_in_force_while_a_connection_recove
     bed.start();
     assert!(!pin.exists());
     assert_eq!(bed.json(&["timers"])["enabled"], false);
+    assert_eq!(bed.json(&["gain"])["features"], serde_json::json!([]));
     bed.end(Signal::SIGTERM);
     bed.configure(ENABLED);
     bed.start();
     assert!(pin.exists());
     assert!(bed.thalweg(&["detach"]).status.success());
     assert!(!pin.exists());
+}
+
+#[test]
+#[cfg_attr(not(privileged), ignore = "needs root")]
+fn advice_tells_timers_and_sets_none() {
+    if !privileged() {
+        return;
+    }
+    let settings = format!("{ENABLED}[advise]\nonly = true\n");
+    let mut bed = Bed::new(&lossy("advised", 5.0), &settings);
+    bed.start();
+    let address = bed.server_address();
+    let _sink = bed.sink(&address);
+    let advice = wait_for("a floor", || {
+        bed.connect(&address, 4, 2_000_000);
+        let advice = bed.json(&["advise"])["features"][0].clone();
+        let has_floor = |it: &Value| it["setting"].as_str().unwrap().contains("floor");
+        let settings = advice["settings"].as_array().cloned().unwrap_or_default();
+        settings.iter().any(has_floor).then_some(advice)
+    });
+    assert_eq!(advice["feature"], "timers", "{advice}");
+    assert_eq!(
+        advice["lines"],
+        serde_json::json!(["advise.only = false"]),
+        "{advice}"
+    );
+    let said = String::from_utf8(bed.thalweg(&["advise"]).stdout).unwrap();
+    assert!(
+        said.contains("These are set with `advise.only = false`."),
+        "{said}"
+    );
+    bed.connect(&address, 20, 200_000);
+    let known = network(&bed);
+    assert_eq!(bed.json(&["timers"])["sets"], false);
+    // No connection is drawn from a table without networks.
+    assert_eq!(known["drawn"], 0, "{known}");
+    assert!(known["control"].as_u64() >= Some(4), "{known}");
+    let status = bed.json(&["status"]);
+    assert_eq!(status["timers"]["set"], 0, "{status}");
+    assert_eq!(bed.json(&["gain"])["features"], serde_json::json!([]));
+    if are_told() {
+        let found = bed.python(Side::Client, ALL_TIMEOUTS, &[&address]).finish();
+        assert_eq!(found.trim(), "200000");
+    }
 }
 
 #[test]

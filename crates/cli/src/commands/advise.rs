@@ -3,9 +3,12 @@
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 use thalweg_agent::limits::findings_text;
-use thalweg_agent::view::{Advice, AdviceChoice, AdviceGroup, AdviceLimits};
+use thalweg_agent::view::{
+    Advice, AdviceChoice, AdviceGroup, AdviceLimits, AdvisedSetting, FeatureAdvice,
+};
 use thalweg_terminal::output::{self, span_text};
 use thalweg_units::figures::three_digits;
+use thalweg_units::printable;
 
 use super::gain::{self, signed_text, unknown_text};
 use crate::client::with_query;
@@ -77,6 +80,7 @@ fn advice_text(advice: &Advice, by_arm: bool) -> String {
     }
     text += &limits_text(advice, &all, if by_arm { &[] } else { &others });
     text += &findings_text(&advice.networks);
+    text += &features_table(&advice.features);
     for (count, what) in [
         (
             advice.left_out,
@@ -92,6 +96,32 @@ fn advice_text(advice: &Advice, by_arm: bool) -> String {
         }
     }
     text
+}
+
+/// Settings that features would make, and the lines of the configuration that have them made.
+fn features_table(features: &[FeatureAdvice]) -> String {
+    let Some(first) = features.first() else {
+        return String::new();
+    };
+    let row = |feature: &FeatureAdvice, it: &AdvisedSetting| {
+        vec![
+            feature.feature.clone(),
+            match &it.container {
+                Some(container) => format!("{} ({})", it.name, printable(container)),
+                None => it.name.clone(),
+            },
+            it.setting.clone(),
+            it.reason.clone(),
+        ]
+    };
+    let all = features.iter();
+    let rows = all.flat_map(|it| it.settings.iter().map(move |setting| row(it, setting)));
+    let header = ["Feature", "Where", "Would set", "Because"];
+    format!(
+        "\n{}\nThese are set with `{}`.\n",
+        output::table(&header, &[], rows.collect()),
+        first.lines.join("`, `")
+    )
 }
 
 /// A text that may be longer than a line.

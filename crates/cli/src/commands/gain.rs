@@ -3,7 +3,7 @@
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
-use thalweg_agent::view::{Gain, GainGroup, GainRow};
+use thalweg_agent::view::{EffectRatio, FeatureEffect, Gain, GainGroup, GainRow};
 use thalweg_gain::CLUSTERS_MIN;
 use thalweg_terminal::output::{self, span_text};
 use thalweg_units::figures::three_digits;
@@ -119,6 +119,9 @@ fn gain_text(gain: &Gain) -> String {
     for group in &gain.groups {
         text += &group_table(group, gain.rule.is_some());
     }
+    if !gain.features.is_empty() {
+        text += &features_table(&gain.features);
+    }
     if gain.left_out > 0 {
         text += &format!(
             "\n{} connections left out: more hosts than can be kept.\n",
@@ -143,6 +146,34 @@ fn group_table(group: &GainGroup, of_rule: bool) -> String {
         by => format!("{by} {}\n", group.name),
     };
     format!("\n{title}{}", comparison_table(&group.rows, of_rule))
+}
+
+/// Effects of features' settings, a measure in a row.
+fn features_table(features: &[FeatureEffect]) -> String {
+    let header = ["", "", "Ratio", "Interval", "Control", "Treated"];
+    let rows = features.iter().flat_map(|feature| {
+        let measures = [
+            ("goodput", feature.goodput),
+            ("completion time", feature.completion),
+            ("99th percentile of it", feature.completion_p99),
+            ("retransmitted segments", feature.retransmitted),
+        ];
+        measures.map(|(measure, found)| feature_row(feature, measure, found))
+    });
+    let table = output::table(&header, &[2, 3, 4, 5], rows.collect());
+    format!("\nFeatures, as ratios to their control groups (95 %):\n{table}")
+}
+
+fn feature_row(feature: &FeatureEffect, measure: &str, found: Option<EffectRatio>) -> Vec<String> {
+    let text = |cell: Option<String>| cell.unwrap_or_else(|| "-".to_owned());
+    vec![
+        feature.feature.clone(),
+        measure.to_owned(),
+        text(found.map(|it| format!("{:.2}", it.ratio))),
+        text(found.map(|it| format!("{:.2} to {:.2}", it.low, it.high))),
+        feature.control.to_string(),
+        feature.treated.to_string(),
+    ]
 }
 
 /// Rows of the learner against its control group, or of a rule.

@@ -604,6 +604,21 @@ fn the_gain_is_told_in_a_sentence_and_a_table() {
     ] {
         assert!(text.contains(part), "{part}:\n{text}");
     }
+    let rows: Vec<Vec<&str>> = text
+        .lines()
+        .filter(|line| line.starts_with("timers"))
+        .map(|line| line.split_whitespace().collect())
+        .collect();
+    assert_eq!(
+        rows,
+        [
+            "timers goodput 1.25 1.12 to 1.50 600 9000",
+            "timers completion time - - 600 9000",
+            "timers 99th percentile of it 0.25 0.19 to 0.38 600 9000",
+            "timers retransmitted segments 1.00 0.75 to 1.25 600 9000",
+        ]
+        .map(|row| row.split(' ').collect::<Vec<_>>())
+    );
     let text = agent
         .run(&["gain", "--by", "port", "--measure", "rtt"])
         .ok();
@@ -645,6 +660,8 @@ fn advice_is_told_in_a_sentence_tables_and_what_buffers_need() {
         "all                 3 %         41 %     56 %  20 %         4321",
         "\nThe send buffer holds transfers up for 41 % of their busy time.\n",
         "\n198.51.100.0/24: The window holds transfers up.\n",
+        "timers 192.0.2.0/24 floor 48 ms, SYN 60 ms 12 of 400 connections waited for a timeout \
+         These are set with `advise.only = false`.",
     ] {
         let squeezed = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(squeezed(&text).contains(&squeezed(part)), "{part}:\n{text}");

@@ -15,7 +15,9 @@ use thalweg_learner::{HostKey, Level};
 use super::view;
 use crate::kernel::Kernel;
 use crate::reporter::{Load, Reporter, Source};
+use crate::trials::account::{Account, Kind, Transfer};
 use crate::trials::{COMPARED, Effect, Times, Wait, oldest, share};
+use crate::view::FeatureEffect;
 
 /// The program.
 static SOURCE: Source = Source {
@@ -120,6 +122,24 @@ pub struct Groups {
     renewed_ns: u64,
     salt: u32,
     fault: Option<String>,
+    /// Account of raised limits, for the gain.
+    account: Account,
+}
+
+/// Transfer of a connection to a network whose connections are not all bounded.
+fn transfer(report: &raw::thalweg_buffers_report, network: HostKey) -> Transfer {
+    let is_treated = report.bounded == 0;
+    let bounded = f64::from(SHARE_Q16) / f64::from(raw::THALWEG_ONE_Q16);
+    Transfer {
+        network,
+        is_treated,
+        probability: if is_treated { 1.0 - bounded } else { bounded },
+        kind: Kind::Long,
+        bytes: report.bytes,
+        us: report.busy_us,
+        segs: report.segs_out,
+        retrans: report.retrans,
+    }
 }
 
 /// Key of a whole namespace.
@@ -157,6 +177,7 @@ impl Groups {
     pub fn stop(&mut self) {
         self.program = Load::default();
         self.raised.clear();
+        self.account = Account::default();
     }
 
     fn program(&self) -> Option<&Reporter<raw::thalweg_buffers_report>> {
@@ -209,6 +230,9 @@ impl Groups {
             }
             let network = self.networks.entry(key).or_default();
             let before = network.is_held;
+            if !before {
+                self.account.add(&transfer(report, key));
+            }
             network.note(report, now_ns);
             match (before, network.is_held) {
                 (false, true) => self.hold(&key)?,
@@ -252,6 +276,11 @@ impl Groups {
         }
         let held = self.networks.iter().filter(|(_, it)| it.is_held);
         held.map(|(key, _)| key).try_for_each(|key| self.hold(key))
+    }
+
+    /// Effect of raised limits on large transfers.
+    pub fn effect(&self, feature: &str) -> FeatureEffect {
+        self.account.effect(feature)
     }
 
     /// The networks, for the view.

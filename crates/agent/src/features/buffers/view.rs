@@ -1,8 +1,10 @@
 //! Types of the feature's responses.
 
 use serde::{Deserialize, Serialize};
+use thalweg_terminal::output::count_text;
+use thalweg_units::figures::bytes_text;
 
-use crate::view::Looks;
+use crate::view::{AdvisedSetting, Looks};
 
 /// Metrics of the limits of buffers.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize, PartialEq)]
@@ -87,6 +89,27 @@ pub struct NamespaceBuffers {
     pub receive: BufferLimit,
     /// `net.ipv4.tcp_wmem`.
     pub send: BufferLimit,
+}
+
+impl NamespaceBuffers {
+    /// Limits that the namespace would get.
+    pub fn advised(self) -> impl Iterator<Item = AdvisedSetting> {
+        let limits = [("tcp_rmem", self.receive), ("tcp_wmem", self.send)];
+        limits.into_iter().filter_map(move |(sysctl, limit)| {
+            let wanted = bytes_text(limit.wanted_bytes?);
+            Some(AdvisedSetting {
+                name: self.netns.to_string(),
+                netns: self.netns,
+                container: self.container.clone(),
+                setting: format!("net.ipv4.{sysctl} up to {wanted}"),
+                reason: format!(
+                    "{} at {}",
+                    count_text(limit.connections, "connection"),
+                    bytes_text(limit.now_bytes)
+                ),
+            })
+        })
+    }
 }
 
 /// A limit: the third number of a sysctl.

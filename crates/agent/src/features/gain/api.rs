@@ -36,7 +36,10 @@ pub fn gain(state: &State, uri: &Uri, context: &Context<'_>) -> Answer<Response>
         )
     })?;
     let Some(rule) = asked.rule else {
-        return Ok(Json(state.gain_view(scope, context)?).into_response());
+        let mut gain = state.gain_view(scope, context)?;
+        let features = context.features.iter();
+        gain.features = features.filter_map(|it| it.effect()).collect();
+        return Ok(Json(gain).into_response());
     };
     if matches!(scope, Scope::Arm | Scope::Source) {
         return Err(Failure(
@@ -52,6 +55,21 @@ pub fn gain(state: &State, uri: &Uri, context: &Context<'_>) -> Answer<Response>
 /// The answer to `POST /v1/gain/resume`, which ends all reverts.
 pub fn resume(state: &State, context: &Context<'_>) -> Answer<Response> {
     Ok(Json(json!({ "resumed": state.resume(context)? })).into_response())
+}
+
+/// Settings of the features that are enabled and set nothing.
+fn of_features(context: &Context<'_>) -> Vec<view::FeatureAdvice> {
+    let setup = context.kernel.setup();
+    let dry_run = setup.dry_run.then_some("dry_run = false");
+    let advises = setup.advise.only.then_some("advise.only = false");
+    let lines = dry_run.into_iter().chain(advises).map(str::to_owned);
+    let lines: Vec<String> = lines.collect();
+    let advice = context.features.iter().map(|it| view::FeatureAdvice {
+        feature: it.name().to_owned(),
+        lines: lines.clone(),
+        settings: it.advised(context),
+    });
+    advice.filter(|it| !it.settings.is_empty()).collect()
 }
 
 /// The answer to `GET /v1/advise`: the best arms, and limits of connections.
@@ -94,6 +112,7 @@ pub fn advise(state: &State, uri: &Uri, context: &Context<'_>) -> Answer<Respons
             |it: &view::NetworkLimits| it.level != "namespace" && !it.limits.findings.is_empty();
         advice.networks.retain(is_held);
         advice.networks.truncate(NETWORKS_MAX);
+        advice.features = of_features(context);
     }
     match prefix {
         Some(prefix) if advice.groups.iter().all(|group| group.by != "prefix") => Err(Failure(

@@ -46,6 +46,7 @@ impl Gain {
                 .map(|revert| presented_revert(revert, asked.now_ms))
                 .collect(),
             rule: None,
+            features: Vec::new(),
         }
     }
 }

@@ -277,6 +277,7 @@ impl Rules {
                 left: all.map_or(0, |all| all.control()[ENDED].connections),
                 overridden: kept.ledger.overridden,
             }),
+            features: Vec::new(),
         })
     }
 }

@@ -6,6 +6,7 @@ use thalweg_learner::HostKey;
 
 use super::ladder::Ladder;
 use crate::store::KeptWait;
+use crate::trials::account::{Kind, Transfer};
 use crate::trials::{COMPARED, Effect, Times, Wait, share};
 
 /// Connections that waited for a timeout before a floor is tried.
@@ -223,6 +224,11 @@ impl Network {
         (self.connections, control.connections, drawn.connections)
     }
 
+    /// Connections that waited for a timeout.
+    pub fn timed_out(&self) -> u32 {
+        self.timed_out
+    }
+
     /// Shares of segments that were sent again, and for nothing: control group, then drawn.
     pub fn losses(&self) -> [(f64, f64); 2] {
         self.groups
@@ -384,6 +390,31 @@ impl Network {
             (self.syn_connections, self.syn_spurious) = (0, 0);
         }
     }
+}
+
+/// Transfer of a connection, where `share` of the network's have its timers; `None`: it ended before the
+/// network had any, or began before the program. Only some of the drawn connections tell that their timers are another's: all count.
+pub fn transfer(
+    report: &raw::thalweg_timers_report,
+    network: HostKey,
+    share: f64,
+) -> Option<Transfer> {
+    let has = |flag: raw::thalweg_timed_flag| u32::from(report.flags) & flag != 0;
+    let is_treated = has(raw::THALWEG_TIMED_DRAWN);
+    let is_whole = has(raw::THALWEG_TIMED_KNOWN) && !has(raw::THALWEG_TIMED_EARLIER);
+    is_whole.then_some(Transfer {
+        network,
+        is_treated,
+        probability: if is_treated { share } else { 1.0 - share },
+        kind: match report.segs_out > EXCHANGE_SEGS {
+            true => Kind::Long,
+            false => Kind::Short,
+        },
+        bytes: report.bytes,
+        us: report.busy_us,
+        segs: report.segs_out,
+        retrans: report.retrans,
+    })
 }
 
 #[cfg(test)]

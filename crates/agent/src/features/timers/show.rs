@@ -34,12 +34,12 @@ pub fn list(answer: &mut Value, options: &ArgMatches) -> Result<String> {
     found.networks.retain(|it| is_set(it) || !options.set);
     let text = match (found.enabled, found.networks.is_empty()) {
         (false, _) => {
-            "timers are not learned: [timers] enabled = false, advice, or mode classic\n".to_owned()
+            "timers are not learned: [timers] enabled = false, or mode classic\n".to_owned()
         }
         (true, true) => "nothing is known of networks yet\n".to_owned(),
         _ if found.sets => timers_table(&found.networks),
         _ => format!(
-            "{}Dry run: nothing is set.\n",
+            "{}Nothing is set: dry run, or advice.\n",
             timers_table(&found.networks)
         ),
     };

@@ -4,9 +4,11 @@ use std::collections::HashMap;
 
 use serde::{Deserialize, Serialize};
 use thalweg_learner::HostKey;
+use thalweg_terminal::output::count_text;
 
 use super::ladder::Ladder;
 use super::network::{Harm, Network};
+use crate::view::AdvisedSetting;
 
 /// Gauges: name, help, key in [`TimersFigures`].
 pub const GAUGES: [(&str, &str, &str); 3] = [
@@ -43,7 +45,7 @@ pub struct TimersFigures {
 pub struct Timers {
     /// Whether timers are learned.
     pub enabled: bool,
-    /// Whether they are set: not in a dry run.
+    /// Whether they are set: not in a dry run, nor under advice.
     pub sets: bool,
     /// Known networks, by name.
     pub networks: Vec<NetworkTimers>,
@@ -67,6 +69,9 @@ pub struct NetworkTimers {
     pub rtt_us: u32,
     /// Connections that are over.
     pub connections: u32,
+    /// Connections that waited for a timeout, and short ones that sent something again, a SYN, too.
+    #[serde(default)]
+    pub timed_out: u32,
     /// Connections with the present floor, and those of the control group.
     pub drawn: u32,
     /// Connections of the control group.
@@ -114,6 +119,7 @@ impl NetworkTimers {
             syn_us: Some(timers.syn_us).filter(|us| *us != 0),
             rtt_us: network.longest_rtt_us() as u32,
             connections,
+            timed_out: network.timed_out(),
             drawn: drawn as u32,
             control: control as u32,
             retransmitted,
@@ -125,5 +131,24 @@ impl NetworkTimers {
             others: network.others,
             others_us: Some(network.others_us).filter(|us| *us != 0),
         }
+    }
+
+    /// Timers that connections to the network would get; `None`: none has waited, or the kernel's stay.
+    pub fn advised(self) -> Option<AdvisedSetting> {
+        let part = |name: &str, us: Option<u32>| us.map(|us| format!("{name} {} ms", us / 1000));
+        let parts = [part("floor", self.floor_us), part("SYN", self.syn_us)];
+        let setting = parts.into_iter().flatten().collect::<Vec<_>>().join(", ");
+        let has_waited = self.timed_out > 0 && !setting.is_empty();
+        has_waited.then(|| AdvisedSetting {
+            name: self.name,
+            netns: self.netns,
+            container: self.container,
+            setting,
+            reason: format!(
+                "{} of {} had a timeout, or were short and retransmitted",
+                self.timed_out,
+                count_text(u64::from(self.connections), "connection")
+            ),
+        })
     }
 }

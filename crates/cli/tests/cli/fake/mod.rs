@@ -277,6 +277,7 @@ pub fn answer(method: &str, path: &str) -> (u16, String) {
         ("GET", "/v1/advise?by=port") => {
             let mut advice = advice(&[]);
             advice["networks"] = json!([]);
+            advice["features"] = json!([]);
             advice["limits_untold"] = "The kernel does not tell what holds connections up.".into();
             advice
         }
@@ -340,7 +341,13 @@ pub fn gain() -> Value {
             { "by": "port", "name": "443", "rows": [row("rtt", None, "worse", None)] },
         ],
         "reverts": [{ "arm": "bbr", "why": "Transfers take 20 % more time", "age_s": 10,
-                      "left_s": 7_200 }]
+                      "left_s": 7_200 }],
+        "features": [{
+            "feature": "timers", "treated": 9000, "control": 600,
+            "goodput": { "ratio": 1.25, "low": 1.125, "high": 1.5 }, "completion": null,
+            "completion_p99": { "ratio": 0.25, "low": 0.1875, "high": 0.375 },
+            "retransmitted": { "ratio": 1.0, "low": 0.75, "high": 1.25 }
+        }]
     })
 }
 
@@ -416,7 +423,13 @@ pub fn advice(by: &[&str]) -> Value {
         "summary": "bbr would take 23 % less time than cubic.", "source": "advice",
         "system_arm": "cubic", "trials": 0.05, "age_s": 604_800, "left_out": 0,
         "events_dropped": 0, "limits_untold": null, "groups": groups,
-        "networks": [network_limits(finding("The window holds transfers up."))]
+        "networks": [network_limits(finding("The window holds transfers up."))],
+        "features": [{
+            "feature": "timers", "lines": ["advise.only = false"], "settings": [{
+                "name": "192.0.2.0/24", "netns": 1, "setting": "floor 48 ms, SYN 60 ms",
+                "reason": "12 of 400 connections waited for a timeout"
+            }]
+        }]
     })
 }
 
@@ -438,6 +451,7 @@ fn gain_of_rule() -> Value {
     let revert = json!({ "arm": null, "why": "Transfers take 20 % more time", "age_s": 10,
                          "left_s": 7_200 });
     gain["reverts"] = json!([revert]);
+    gain["features"] = json!([]);
     gain["rule"] = json!({ "policy": "windows", "name": "iw-40", "share": 0.125, "taken": 321,
                            "left": 2_345 });
     gain

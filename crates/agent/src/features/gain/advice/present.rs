@@ -107,6 +107,7 @@ pub(super) fn view(
         events_dropped: question.events_dropped,
         limits_untold: question.untold.clone(),
         networks: Vec::new(),
+        features: Vec::new(),
         groups,
     }
 }
