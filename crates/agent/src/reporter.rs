@@ -181,11 +181,12 @@ impl<R: Pod + Send + 'static> Reporter<R> {
         Ok(())
     }
 
-    /// Checks that the cgroup runs the program.
+    /// Checks that the cgroup runs the program, and that its count of lost reports can be read.
     ///
     /// # Errors
-    /// The cgroup does not run it.
+    /// The cgroup does not run it, or the kernel's.
     pub fn check(&self) -> Result<()> {
+        self.lost_reports()?;
         let cgroup = lock(&self.cgroup);
         let running = links::programs_of(&cgroup.0, BPF_CGROUP_SOCK_OPS, 0)?;
         ensure!(
