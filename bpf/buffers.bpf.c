@@ -30,7 +30,7 @@ struct {
 	__type(value, struct thalweg_buffers_bounds);
 } buffer_bounds SEC(".maps");
 
-/* Connections of namespaces with raised limits: whether they are bounded. */
+/* Connections of namespaces with raised limits: enum thalweg_bounded. */
 struct {
 	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -95,6 +95,8 @@ static __noinline int establish(struct bpf_sock_ops *ops)
 	if (owned_window(&c) || !is_free(c.tcp, 0) || is_routed_home(c.tcp))
 		return 0;
 	drawn = is_in_share(bpf_get_socket_cookie(ops), bounds->salt, bounds->share_q16);
+	if (drawn && bounds->share_q16 >= THALWEG_ONE_Q16)
+		drawn = THALWEG_BOUNDED_WITH_ALL;
 	if (!bpf_sk_storage_get(&buffer_groups, c.sk, &drawn, BPF_SK_STORAGE_GET_F_CREATE))
 		return 0;
 	if (drawn)

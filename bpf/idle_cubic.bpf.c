@@ -35,15 +35,16 @@ static __always_inline struct thalweg_idle_flow *flow_of(struct sock *sk)
 	return bpf_sk_storage_get(&idle_flows, sk, 0, 0);
 }
 
-/* Whether the connection keeps its window at present. */
-static __always_inline int keeps_window(struct thalweg_idle_flow *flow)
+/* What becomes of the connection's window after so long an idle time, by a draw of this number. */
+static __always_inline __u32 group_of(struct thalweg_idle_flow *flow, __u32 draw, __u64 idle_us)
 {
 	struct thalweg_idle_network *network;
 
 	network = bpf_map_lookup_elem(&idle_networks, &flow->report.key);
-	if (!network || bpf_ktime_get_ns() >= network->until_ns)
-		return 0;
-	return is_in_share(flow->cookie, network->salt, network->kept_q16);
+	if (!network || bpf_ktime_get_ns() >= network->until_ns || idle_us > THALWEG_IDLE_MAX_US)
+		return THALWEG_IDLE_RESTARTED;
+	return is_in_share(draw, network->salt, network->kept_q16) ? THALWEG_IDLE_KEPT
+								   : THALWEG_IDLE_CONTROL;
 }
 
 /* Reports finished exchanges. */
@@ -100,7 +101,7 @@ static __always_inline void end_pacing(struct sock *sk, struct thalweg_idle_flow
 static __always_inline void begin_exchange(struct sock *sk, struct thalweg_idle_flow *flow)
 {
 	struct tcp_sock *tp = tcp_sk(sk);
-	__u32 cwnd = flow->cwnd, kept;
+	__u32 cwnd = flow->cwnd, group, draw;
 
 	flow->begun_us = 0;
 	flow->train_us = 0;
@@ -114,11 +115,13 @@ static __always_inline void begin_exchange(struct sock *sk, struct thalweg_idle_
 	flow->begun_una = tp->snd_una;
 	flow->begun_segs = tp->data_segs_out;
 	flow->begun_retrans = tp->total_retrans;
-	kept = keeps_window(flow) && tp->tcp_mstamp - flow->acked_us <= THALWEG_IDLE_MAX_US;
-	if (kept != flow->report.kept)
+	draw = flow->cookie + (__u32)(bpf_ktime_get_ns() >> THALWEG_IDLE_DRAW_SHIFT) * 0x9e3779b1u;
+	group = group_of(flow, draw, tp->tcp_mstamp - flow->acked_us);
+	if (group != flow->report.group || draw != flow->report.draw)
 		tell(flow);
-	flow->report.kept = kept;
-	if (!kept)
+	flow->report.group = group;
+	flow->report.draw = draw;
+	if (group != THALWEG_IDLE_KEPT)
 		return;
 	if (cwnd > tp->snd_cwnd_clamp)
 		cwnd = tp->snd_cwnd_clamp;

@@ -44,6 +44,9 @@ char LICENSE[] SEC("license") = "GPL";
 #define CALLBACKS \
 	(BPF_SOCK_OPS_RETRANS_CB_FLAG | BPF_SOCK_OPS_RTO_CB_FLAG | BPF_SOCK_OPS_STATE_CB_FLAG)
 
+/* The kernel's longest delay of an ACK (TCP_DELACK_MAX, include/net/tcp.h). */
+#define DELAYED_ACK_US 200000
+
 /* The kernel's first timeout of a SYN (TCP_TIMEOUT_INIT, include/net/tcp.h). */
 #define USUAL_SYN_US 1000000
 
@@ -66,6 +69,10 @@ struct timed {
 	__u16 flags; /* enum thalweg_timed_flag */
 	__u16 syn_count; /* retransmissions that it got for a lost SYN; 0: it has its own number */
 	__u16 usual_syn_count; /* to put back */
+	/* Of a connection that was open before: its counters then. */
+	__u32 segs_before;
+	__u32 retrans_before;
+	__u32 dsacks_before;
 };
 
 struct {
@@ -76,15 +83,15 @@ struct {
 } timed SEC(".maps");
 
 /*
- * Longest delay of ACKs by network of the peer, µs; 0: the kernel's. One more keeps IPv4 out of ::/0.
- * Written by the agent.
+ * Bounds of the delay of ACKs by network of the peer. One more keeps IPv4 out of ::/0. Written by the
+ * agent.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
 	__uint(max_entries, THALWEG_TIMERS_PEERS + 1);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, struct thalweg_policy_key6);
-	__type(value, __u32);
+	__type(value, struct thalweg_timers_peers);
 } peers SEC(".maps");
 
 struct {
@@ -139,6 +146,14 @@ static __always_inline __u32 ticks_of(__u32 us)
 	return tick ? (us + tick - 1) / tick : 0;
 }
 
+/* Ticks of a time that the kernel has as a fraction of a second. */
+static __always_inline __u32 usual_ticks(__u32 us)
+{
+	__u32 tick = load_params()->jiffy_us;
+
+	return tick ? (us + tick / 2) / tick : 0;
+}
+
 /* A policy decides about timers of its connections; an application's choices are not of timers. */
 static __always_inline int is_of_policy(struct context *c)
 {
@@ -159,10 +174,8 @@ static __always_inline int ask_timeout(struct bpf_sock_ops *ops, struct context 
 	if (ops->reply || !t->syn_us || t->credit <= 0 || connection_of(c)->icsk_syn_retries)
 		return 0;
 	/* Without it the number of SYNs would not grow when one is lost. */
-	if (bpf_sock_ops_cb_flags_set(ops,
-				      ops->bpf_sock_ops_cb_flags | BPF_SOCK_OPS_RETRANS_CB_FLAG))
-		return 0;
-	ops->reply = ticks_of(t->syn_us);
+	if (ops->bpf_sock_ops_cb_flags & BPF_SOCK_OPS_RETRANS_CB_FLAG)
+		ops->reply = ticks_of(t->syn_us);
 	return 0;
 }
 
@@ -188,7 +201,7 @@ static __noinline int lose_syn(struct bpf_sock_ops *ops)
 	if (t->credit > -THALWEG_SYN_LOSSES * THALWEG_SYN_CREDIT)
 		__sync_fetch_and_sub(&t->credit, THALWEG_SYN_CREDIT);
 	/* The first timeout is the kernel's where the network had none, or no credit. */
-	if (connection_of(&c)->icsk_rto >= ticks_of(USUAL_SYN_US) || is_of_policy(&c))
+	if (connection_of(&c)->icsk_rto >= usual_ticks(USUAL_SYN_US) || is_of_policy(&c))
 		return 0;
 	if (!t->syn_count || connection_of(&c)->icsk_syn_retries || !is_drawn(&c, t))
 		return 0;
@@ -258,22 +271,23 @@ static __noinline int answer_syn(struct bpf_sock_ops *ops)
 	return 0;
 }
 
-/*
- * Least timeout of the connection's route, ms; 0: it has none. The kernel takes it before the
- * socket's (include/net/tcp.h, tcp_rto_min). The metrics are read without the verifier's knowledge.
- */
-static __noinline __u32 route_rto_min_ms(struct tcp_sock *tp)
-{
-	struct dst_entry *route = tp ? ((struct sock *)tp)->sk_dst_cache : 0;
-	__u32 metrics[RTAX_RTO_MIN] = {};
-	const void *at;
+/* Linux 6.2. */
+extern void *bpf_rdonly_cast(const void *object, __u32 type) __ksym __weak;
 
-	if (!route)
+/*
+ * Least timeout of the connection's route, ms; 0: it has none, or it cannot be read. The kernel takes
+ * it before the socket's (include/net/tcp.h, tcp_rto_min).
+ */
+static __always_inline __u32 route_rto_min_ms(struct tcp_sock *tp)
+{
+	struct dst_entry *route = ((struct sock *)tp)->sk_dst_cache;
+	struct dst_metrics *of;
+
+	if (!route || !bpf_rdonly_cast)
 		return 0;
-	at = (const void *)(route->_metrics & ~3ul);
-	if (bpf_probe_read_kernel(metrics, sizeof(metrics), at))
-		return 0;
-	return metrics[RTAX_LOCK - 1] & 1u << RTAX_RTO_MIN ? metrics[RTAX_RTO_MIN - 1] : 0;
+	of = bpf_rdonly_cast((const void *)(route->_metrics & ~3ul),
+			     bpf_core_type_id_kernel(struct dst_metrics));
+	return of->metrics[RTAX_LOCK - 1] & 1u << RTAX_RTO_MIN ? of->metrics[RTAX_RTO_MIN - 1] : 0;
 }
 
 /* Least timeout that the socket or its route has from others, µs; 0: the kernel's. */
@@ -283,7 +297,7 @@ static __always_inline __u32 others_floor_us(struct context *c)
 
 	if (ms)
 		return ms * 1000;
-	return ticks == ticks_of(THALWEG_RTO_MIN_US) ? 0 : ticks * load_params()->jiffy_us;
+	return ticks == usual_ticks(THALWEG_RTO_MIN_US) ? 0 : ticks * load_params()->jiffy_us;
 }
 
 /* Whether the connection's least timeout is the kernel's. */
@@ -331,7 +345,12 @@ static __noinline int start(struct bpf_sock_ops *ops)
 	if (!find_sock(&c, ops) || !find_tcp(&c))
 		return 0;
 	t = timers_of(&c);
-	if (!t || !are_valid(&c, t) || !is_drawn(&c, t) || is_of_policy(&c))
+	if (!t || !are_valid(&c, t))
+		return 0;
+	/* SYNs of all connections count, whatever their timeout. */
+	if (t->syn_count)
+		add_callbacks(ops, BPF_SOCK_OPS_RETRANS_CB_FLAG);
+	if (!is_drawn(&c, t) || is_of_policy(&c))
 		return 0;
 	ask_timeout(ops, &c, t);
 	if (!t->floor_us || !(t->flags & THALWEG_TIMERS_FROM_START))
@@ -390,20 +409,26 @@ static __noinline int end_recovery(struct bpf_sock_ops *ops)
 	return 0;
 }
 
-/* The peer bounds the delay of its ACKs, and expects the same. */
+/* The peer bounds the delay of its ACKs, and expects the same. Another's bound stays. */
 static __noinline int bound_acks(struct bpf_sock_ops *ops)
 {
 	struct thalweg_policy_key6 key = { 128, {} };
-	struct context c = {};
-	__u32 *bound;
+	struct thalweg_timers_peers *bound;
+	struct request request = {};
+	struct context c = { .request = &request };
+	__u32 default_arm;
 	int us;
 
 	if (!host_of(ops, (__u32 *)key.addr))
 		return 0;
 	bound = bpf_map_lookup_elem(&peers, &key);
-	if (!bound || !*bound || !find_sock(&c, ops) || is_of_policy(&c))
+	if (!bound || bpf_ktime_get_ns() >= bound->until_ns)
 		return 0;
-	us = *bound;
+	if (!find_sock(&c, ops) || !find_tcp(&c) || !find_key(&c) || is_outside(&c, &default_arm))
+		return 0;
+	if (is_of_policy(&c) || connection_of(&c)->icsk_delack_max != usual_ticks(DELAYED_ACK_US))
+		return 0;
+	us = bound->delay_us;
 	return bpf_setsockopt(ops, SOL_TCP, TCP_BPF_DELACK_MAX, &us, sizeof(us));
 }
 
@@ -427,6 +452,7 @@ static __always_inline int fill_report(struct context *c, struct thalweg_timers_
 	struct timed *timed = timed_of(c, 0);
 	struct chronographs now = {};
 	struct thalweg_timers *t;
+	__u32 before;
 
 	if (!tp || !host_of(c->ops, (__u32 *)report->remote))
 		return 0;
@@ -440,6 +466,13 @@ static __always_inline int fill_report(struct context *c, struct thalweg_timers_
 	if (tp->data_segs_out && read_chronographs(c, &now))
 		report->busy_us = ticks_us(c, now.busy - now.receiver + 1);
 	if (timed) {
+		before = timed->retrans_before + timed->syn_retrans;
+		report->retrans = tp->total_retrans > before ? tp->total_retrans - before : 0;
+		report->segs_out -= timed->segs_before;
+		report->dsacks -= timed->dsacks_before;
+		/* Their time is not known. */
+		if (timed->flags & THALWEG_TIMED_EARLIER)
+			report->bytes = 0;
 		report->timeouts = timed->timeouts;
 		report->floors = timed->floors;
 		report->syn_retrans = timed->syn_retrans;
@@ -454,10 +487,9 @@ static __always_inline int fill_report(struct context *c, struct thalweg_timers_
 	if (!t)
 		return 1;
 	report->flags |= THALWEG_TIMED_KNOWN;
-	if (is_drawn(c, t)) {
+	report->floor_us = t->floor_us;
+	if (is_drawn(c, t))
 		report->flags |= THALWEG_TIMED_DRAWN;
-		report->floor_us = t->floor_us;
-	}
 	return 1;
 }
 
@@ -536,13 +568,19 @@ int timers_open(struct bpf_iter__tcp *ctx)
 	tp = bpf_skc_to_tcp_sock(skc);
 	if (!tp || !is_covered(tp))
 		return 0;
-	flags = tp->bpf_sock_ops_cb_flags;
-	if ((flags & CALLBACKS) == CALLBACKS)
+	/* Those that began since the program have a report of their whole life. */
+	if (bpf_sk_storage_get(&timed, tp, 0, 0))
 		return 0;
 	known = bpf_sk_storage_get(&timed, tp, 0, BPF_SK_STORAGE_GET_F_CREATE);
 	if (!known)
 		return 0;
-	known->flags |= THALWEG_TIMED_EARLIER;
+	known->flags = THALWEG_TIMED_EARLIER;
+	known->segs_before = tp->data_segs_out;
+	known->retrans_before = tp->total_retrans;
+	known->dsacks_before = tp->dsack_dups;
+	flags = tp->bpf_sock_ops_cb_flags;
+	if ((flags & CALLBACKS) == CALLBACKS)
+		return 0;
 	flags |= CALLBACKS;
 	refusal = -bpf_setsockopt(tp, SOL_TCP, TCP_BPF_SOCK_OPS_CB_FLAGS, &flags, sizeof(flags));
 	if (refusal)

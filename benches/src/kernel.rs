@@ -69,7 +69,7 @@ pub fn run(binary: &Path) -> Result<bool> {
 
 /// Runs rounds of connections between two hosts with an agent.
 pub fn measure(binary: &Path, rounds: usize) -> Result<Cost> {
-    measure_with(binary, rounds, "", true)
+    measure_with(binary, rounds, "", true, &["link_sockops"])
 }
 
 /// Costs of connections to hosts without a record, which networks that know enough decide about if
@@ -80,16 +80,25 @@ pub fn new_hosts(binary: &Path, networks: bool) -> Result<Cost> {
         1,
         &format!("[networks]\nenabled = {networks}\n"),
         false,
+        &["link_sockops"],
     )
 }
 
 /// Costs with timers of networks, whose program runs beside the learner's.
 pub fn with_timers(binary: &Path) -> Result<Cost> {
-    measure_with(binary, 1, "[timers]\nenabled = true\n", true)
+    let pins = ["link_sockops", "link_timers"];
+    measure_with(binary, 1, "[timers]\nenabled = true\n", true, &pins)
 }
 
-/// The same with these keys in the agent's configuration; `known`: all hosts have a record before.
-fn measure_with(binary: &Path, rounds: usize, keys: &str, known: bool) -> Result<Cost> {
+/// The same with these keys in the agent's configuration; `known`: all hosts have a record before. The
+/// programs are those of the pinned links.
+fn measure_with(
+    binary: &Path,
+    rounds: usize,
+    keys: &str,
+    known: bool,
+    pins: &[&str],
+) -> Result<Cost> {
     let pair = bed::pair("kernel")?;
     route(&pair)?;
     let agent = Agent::start_with(binary, &pair, "kernel", keys)?;

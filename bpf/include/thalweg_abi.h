@@ -685,6 +685,7 @@ THALWEG_ASSERT_SIZE(thalweg_counters, 256);
 THALWEG_ASSERT_SIZE(thalweg_idle_network, 16);
 THALWEG_ASSERT_SIZE(thalweg_idle_settings, 16);
 THALWEG_ASSERT_SIZE(thalweg_timers, 40);
+THALWEG_ASSERT_SIZE(thalweg_timers_peers, 16);
 THALWEG_ASSERT_SIZE(thalweg_timers_report, 88);
 
 #endif

@@ -32,8 +32,16 @@ struct thalweg_buffers_report {
 	__u32 retrans;
 	__u32 min_rtt_us; /* 0: not measured */
 	__u32 srtt_us;
-	__u32 bounded; /* whether the connection was */
+	__u32 bounded; /* enum thalweg_bounded */
 	__u32 reserved;
+};
+
+/* Why a connection is bounded. */
+enum thalweg_bounded {
+	THALWEG_BOUNDED_NOT,
+	THALWEG_BOUNDED_BY_DRAW,
+	/* All connections to the network are. */
+	THALWEG_BOUNDED_WITH_ALL,
 };
 
 #endif

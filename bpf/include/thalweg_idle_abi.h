@@ -18,6 +18,12 @@
 /* An exchange that goes on for longer ends here. */
 #define THALWEG_IDLE_BYTES (1u << 20)
 
+/*
+ * A connection is drawn anew after so long, log2 of ns: in both groups over time, it differs from
+ * itself alone.
+ */
+#define THALWEG_IDLE_DRAW_SHIFT 34
+
 /* Exchanges of a connection in a report at most. */
 #define THALWEG_IDLE_EXCHANGES 8
 
@@ -33,7 +39,7 @@ struct thalweg_idle_settings {
 	__u8 name[16]; /* of the congestion control, filled up with NUL */
 };
 
-/* Exchanges of a connection after idle times, all with the window kept, or all without. */
+/* Exchanges of a connection after idle times, all of one draw and one group. */
 struct thalweg_idle_report {
 	struct thalweg_host_key key; /* of the network */
 	__u64 bytes;
@@ -42,8 +48,18 @@ struct thalweg_idle_report {
 	__u32 segs;
 	__u32 retrans;
 	__u32 rtt_us; /* smoothed RTT after the last one */
-	__u32 kept; /* 0: the kernel restarted the window */
-	__u32 reserved;
+	__u32 group; /* enum thalweg_idle_group */
+	__u32 draw; /* number of the draw: of the connection and the time */
+};
+
+/* What became of the window at the begin of an exchange. */
+enum thalweg_idle_group {
+	/* The kernel restarted it: the network keeps none, or the idle time was too long. */
+	THALWEG_IDLE_RESTARTED,
+	/* It was kept. */
+	THALWEG_IDLE_KEPT,
+	/* The kernel restarted it as the draw left it out. */
+	THALWEG_IDLE_CONTROL,
 };
 
 /* A connection. Times are those of tcp_sock.tcp_mstamp. */

@@ -60,6 +60,10 @@ struct dst_entry {
 	unsigned long _metrics; /* address of the route's metrics; the two lowest bits are flags */
 };
 
+struct dst_metrics {
+	__u32 metrics[17]; /* RTAX_MAX, linux/rtnetlink.h */
+};
+
 struct sock {
 	struct sock_common __sk_common;
 	struct dst_entry *sk_dst_cache; /* the route of what is sent */
@@ -106,6 +110,7 @@ struct inet_connection_sock {
 	__u8 icsk_syn_retries; /* 0: as of the network namespace */
 	__u32 icsk_rto; /* ticks; the present timeout */
 	__u32 icsk_rto_min; /* ticks */
+	__u32 icsk_delack_max; /* ticks */
 };
 
 struct minmax_sample {
@@ -128,6 +133,7 @@ struct tcp_options_received {
 struct tcp_sock {
 	struct tcp_options_received rx_opt;
 	__u32 snd_cwnd_clamp;
+	__u32 dsack_dups;
 	_Bool is_mptcp; /* a subflow; where the kernel has MPTCP */
 	__u8 bpf_sock_ops_cb_flags;
 	__u64 bytes_acked;

@@ -20,10 +20,17 @@
  * debt. A SYN that is answered gives back 1 / THALWEG_SYN_CREDIT of one.
  */
 #define THALWEG_SYN_LOSSES 8
-#define THALWEG_SYN_CREDIT 8
+#define THALWEG_SYN_CREDIT 4
 
 /* Networks whose hosts bound the delay of their ACKs, at most. */
 #define THALWEG_TIMERS_PEERS 64
+
+/* Bound of the delay of ACKs to such a network. */
+struct thalweg_timers_peers {
+	__u64 until_ns; /* CLOCK_MONOTONIC up to which new connections get it; 0: there is none */
+	__u32 delay_us;
+	__u32 reserved;
+};
 
 /* Timers of a network. The agent writes them; programs change `credit` alone. */
 struct thalweg_timers {
@@ -56,7 +63,7 @@ struct thalweg_timers_report {
 	__u32 dsacks; /* duplicates that the peer told of: spurious retransmissions */
 	__u32 min_rtt_us; /* 0: not measured */
 	__u32 srtt_us;
-	__u32 floor_us; /* floor of the connection's network and draw; 0: the kernel's */
+	__u32 floor_us; /* floor of the connection's network; 0: the kernel's */
 	__u32 syn_us; /* likewise, first timeout of the SYN */
 	__u32 timeouts;
 	__u32 floors; /* times that the floor was set */

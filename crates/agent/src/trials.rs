@@ -21,53 +21,120 @@ const MEMORY: f64 = 1000.0;
 pub const WAIT_NS: u64 = 600_000_000_000;
 const WAIT_MAX_NS: u64 = 86_400_000_000_000;
 
-/// Mean and variance of the times of transfers, bits (log₂ of µs a byte).
+/// Most clusters that are still added to.
+const OPEN_MAX: usize = 64;
+
+/// A cluster: transfers that are alike, as those of one connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Times {
+struct Cluster {
+    number: u32,
     weight: f64,
-    /// Sum of the squares of the weights.
+    /// Weighted sum of the logarithms of times, bits.
+    bits: f64,
+}
+
+/// Mean of the logarithms of times of transfers, bits (log₂ of µs a byte), with its error: that of a mean
+/// over clusters (Cochran, Sampling Techniques, 1977, chapter 9).
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Times {
+    /// Sums over the clusters that have ended.
+    weight: f64,
+    bits: f64,
     weights_squared: f64,
-    mean: f64,
-    squares: f64,
+    products: f64,
+    bits_squared: f64,
+    /// Clusters that are still added to, the oldest first.
+    open: Vec<Cluster>,
 }
 
 impl Times {
-    /// Adds a connection that took `us` for `bytes`, which counts as so many transfers. Those of one
-    /// connection are alike: the number of connections decides on the error.
-    pub fn add(&mut self, us: u64, bytes: u64, transfers: u32) {
+    /// Adds a connection, or so many transfers of a cluster, that took `us` for `bytes`.
+    pub fn add(&mut self, us: u64, bytes: u64, transfers: u32, cluster: Option<u32>) {
         if us == 0 || bytes == 0 {
             return;
         }
-        if self.connections() >= MEMORY {
-            self.weight *= 0.5;
-            self.weights_squared *= 0.5;
-            self.squares *= 0.5;
+        if self.clusters() >= MEMORY {
+            for sum in [
+                &mut self.weight,
+                &mut self.bits,
+                &mut self.weights_squared,
+                &mut self.products,
+                &mut self.bits_squared,
+            ] {
+                *sum *= 0.5;
+            }
         }
         let weight = f64::from(transfers.max(1));
-        self.add_bits((us as f64 / bytes as f64).log2(), weight);
+        self.add_bits((us as f64 / bytes as f64).log2(), weight, cluster);
     }
 
     /// Adds the logarithm of a time, bits.
-    fn add_bits(&mut self, bits: f64, weight: f64) {
-        self.weight += weight;
-        self.weights_squared += weight * weight;
-        let off = bits - self.mean;
-        self.mean += off * weight / self.weight;
-        self.squares += weight * off * (bits - self.mean);
+    fn add_bits(&mut self, bits: f64, weight: f64, cluster: Option<u32>) {
+        let Some(number) = cluster else {
+            return self.close(Cluster {
+                number: 0,
+                weight,
+                bits: weight * bits,
+            });
+        };
+        if let Some(open) = self.open.iter_mut().find(|it| it.number == number) {
+            open.weight += weight;
+            open.bits += weight * bits;
+            return;
+        }
+        if self.open.len() >= OPEN_MAX {
+            let oldest = self.open.remove(0);
+            self.close(oldest);
+        }
+        self.open.push(Cluster {
+            number,
+            weight,
+            bits: weight * bits,
+        });
     }
 
-    /// Number of connections of equal weights that tell as much (Kish, 1965).
-    fn connections(&self) -> f64 {
-        match self.weights_squared {
+    fn close(&mut self, cluster: Cluster) {
+        let Cluster { weight, bits, .. } = cluster;
+        self.weight += weight;
+        self.bits += bits;
+        self.weights_squared += weight * weight;
+        self.products += weight * bits;
+        self.bits_squared += bits * bits;
+    }
+
+    /// All clusters as ended ones.
+    fn closed(&self) -> Self {
+        let mut all = Self {
+            open: Vec::new(),
+            ..*self
+        };
+        self.open.iter().for_each(|it| all.close(*it));
+        all
+    }
+
+    fn mean(&self) -> f64 {
+        let all = self.closed();
+        all.bits / all.weight.max(f64::MIN_POSITIVE)
+    }
+
+    /// Number of clusters of equal weights that tell as much (Kish, 1965).
+    fn clusters(&self) -> f64 {
+        let all = self.closed();
+        match all.weights_squared {
             0.0 => 0.0,
-            squared => self.weight * self.weight / squared,
+            squared => all.weight * all.weight / squared,
         }
     }
 
     /// Variance of the mean.
     fn error_squared(&self) -> f64 {
-        let variance = self.squares / self.weight.max(1.0);
-        variance / (self.connections() - 1.0).max(1.0)
+        let all = self.closed();
+        let mean = all.mean();
+        let squares =
+            all.bits_squared - 2.0 * mean * all.products + mean * mean * all.weights_squared;
+        let clusters = all.clusters();
+        let of_mean = squares.max(0.0) / (all.weight * all.weight).max(f64::MIN_POSITIVE);
+        of_mean * clusters / (clusters - 1.0).max(1.0)
     }
 }
 
@@ -86,12 +153,12 @@ impl Effect {
     pub fn new<'a>(pairs: impl IntoIterator<Item = (&'a Times, &'a Times)>) -> Option<Self> {
         let (mut precision, mut sum) = (0.0, 0.0);
         for (control, treated) in pairs {
-            if control.connections() < COMPARED || treated.connections() < COMPARED {
+            if control.clusters() < COMPARED || treated.clusters() < COMPARED {
                 continue;
             }
             let squared = (control.error_squared() + treated.error_squared()).max(1e-9);
             precision += 1.0 / squared;
-            sum += (treated.mean - control.mean) / squared;
+            sum += (treated.mean() - control.mean()) / squared;
         }
         (precision > 0.0).then(|| Self {
             bits: sum / precision,
@@ -185,20 +252,37 @@ mod tests {
 
     #[test]
     fn transfers_weigh_and_connections_decide_on_the_error() {
-        let mut times = [Times::default(); 3];
+        let mut times = [(); 3].map(|()| Times::default());
         for number in 0..40 {
             let us = 1000 + 100 * (number % 3);
-            times[0].add(us, 1000, 1);
-            times[1].add(us, 1000, 8);
+            times[0].add(us, 1000, 1, None);
+            times[1].add(us, 1000, 8, None);
             // Slow transfers that are told one by one weigh no more.
             let transfers = if number % 3 == 2 { 1 } else { 8 };
-            times[2].add(us, 1000, transfers);
+            times[2].add(us, 1000, transfers, None);
         }
-        assert!((times[0].mean - times[1].mean).abs() < 1e-9);
+        assert!((times[0].mean() - times[1].mean()).abs() < 1e-9);
         assert!((times[0].error_squared() - times[1].error_squared()).abs() < 1e-9);
-        assert!(times[2].mean < times[0].mean);
-        assert!(times[2].connections() < 40.0);
+        assert!(times[2].mean() < times[0].mean());
+        assert!(times[2].clusters() < 40.0);
         let effect = Effect::new([(&times[0], &times[1])]);
         assert!(effect.is_some_and(|it| !it.is_harm()));
+    }
+
+    /// Many transfers of few clusters tell little more than the clusters do.
+    #[test]
+    fn transfers_of_a_cluster_tell_as_much_as_it() {
+        let mut times = [Times::default(), Times::default()];
+        for number in 0..100u32 {
+            let us = 1000 + 97 * u64::from(number % 10);
+            times[0].add(us, 1000, 1, None);
+            for _ in 0..50 {
+                times[1].add(us, 1000, 1, Some(number));
+            }
+        }
+        let [apart, together] = times;
+        assert!((apart.mean() - together.mean()).abs() < 1e-9);
+        assert!((apart.clusters() - together.clusters()).abs() < 1e-6);
+        assert!((apart.error_squared() / together.error_squared() - 1.0).abs() < 1e-6);
     }
 }

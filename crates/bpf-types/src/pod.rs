@@ -62,6 +62,7 @@ pod!(
     thalweg_idle_settings,
     thalweg_idle_report,
     thalweg_timers,
+    thalweg_timers_peers,
     thalweg_timers_report,
 );
 

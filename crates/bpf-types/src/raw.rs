@@ -39,7 +39,7 @@ pub const THALWEG_TIMERS_NETWORKS: u32 = 16384;
 pub const THALWEG_TIMERS_RING: u32 = 131072;
 pub const THALWEG_RTO_MIN_US: u32 = 200000;
 pub const THALWEG_SYN_LOSSES: u32 = 8;
-pub const THALWEG_SYN_CREDIT: u32 = 8;
+pub const THALWEG_SYN_CREDIT: u32 = 4;
 pub const THALWEG_TIMERS_PEERS: u32 = 64;
 pub const THALWEG_ABI_VERSION: u32 = 11;
 pub const THALWEG_RULE: u32 = 5;
@@ -83,6 +83,7 @@ pub const THALWEG_IDLE_NETWORKS: u32 = 16384;
 pub const THALWEG_IDLE_RING: u32 = 65536;
 pub const THALWEG_IDLE_MAX_US: u32 = 300000000;
 pub const THALWEG_IDLE_BYTES: u32 = 1048576;
+pub const THALWEG_IDLE_DRAW_SHIFT: u32 = 34;
 pub const THALWEG_IDLE_EXCHANGES: u32 = 8;
 pub type __u8 = ::std::os::raw::c_uchar;
 pub type __s16 = ::std::os::raw::c_short;
@@ -491,6 +492,13 @@ pub struct thalweg_rate_decision {
     pub min_rtt_us: __u32,
     pub round_rtt_us: __u32,
     pub window: __u32,
+    pub reserved: __u32,
+}
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct thalweg_timers_peers {
+    pub until_ns: __u64,
+    pub delay_us: __u32,
     pub reserved: __u32,
 }
 #[repr(C)]
@@ -971,6 +979,10 @@ pub struct thalweg_buffers_report {
     pub bounded: __u32,
     pub reserved: __u32,
 }
+pub const THALWEG_BOUNDED_NOT: thalweg_bounded = 0;
+pub const THALWEG_BOUNDED_BY_DRAW: thalweg_bounded = 1;
+pub const THALWEG_BOUNDED_WITH_ALL: thalweg_bounded = 2;
+pub type thalweg_bounded = ::std::os::raw::c_uint;
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct thalweg_idle_network {
@@ -993,9 +1005,13 @@ pub struct thalweg_idle_report {
     pub segs: __u32,
     pub retrans: __u32,
     pub rtt_us: __u32,
-    pub kept: __u32,
-    pub reserved: __u32,
+    pub group: __u32,
+    pub draw: __u32,
 }
+pub const THALWEG_IDLE_RESTARTED: thalweg_idle_group = 0;
+pub const THALWEG_IDLE_KEPT: thalweg_idle_group = 1;
+pub const THALWEG_IDLE_CONTROL: thalweg_idle_group = 2;
+pub type thalweg_idle_group = ::std::os::raw::c_uint;
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct thalweg_idle_flow {

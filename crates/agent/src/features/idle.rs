@@ -138,7 +138,8 @@ impl State {
             let network = networks.entry(key).or_default();
             let before = network.keeps;
             if before {
-                self.account().add(&transfer(report));
+                let transfer = transfer(report);
+                transfer.iter().for_each(|it| self.account().add(it));
             }
             network.note(report, now_ns);
             match (before, network.keeps) {
@@ -173,20 +174,22 @@ impl State {
     }
 }
 
-/// Exchanges of a connection to a network where windows are kept.
-fn transfer(report: &raw::thalweg_idle_report) -> Transfer {
-    let is_treated = report.kept != 0;
+/// Exchanges of a draw, in a network where windows are kept; `None`: no draw decided.
+fn transfer(report: &raw::thalweg_idle_report) -> Option<Transfer> {
+    let is_treated = report.group == raw::THALWEG_IDLE_KEPT;
     let share = f64::from(SHARE_Q16) / f64::from(raw::THALWEG_ONE_Q16);
-    Transfer {
+    let is_drawn = is_treated || report.group == raw::THALWEG_IDLE_CONTROL;
+    is_drawn.then(|| Transfer {
         network: key_from_raw(&report.key),
         is_treated,
         probability: if is_treated { share } else { 1.0 - share },
         kind: Kind::Exchanges(report.exchanges),
+        cluster: Some(report.draw),
         bytes: report.bytes,
         us: report.time_us,
         segs: report.segs,
         retrans: report.retrans,
-    }
+    })
 }
 
 /// Has the connections of a network keep their windows.

@@ -125,13 +125,18 @@ impl Session {
         }
     }
 
-    /// Loads the program, and has it reach what else is configured.
-    fn load_program(&self, kernel: &Kernel) -> Result<Programs> {
-        let programs = programs::load(kernel, self.existing && self.sets)?;
-        if self.sets {
-            programs::bound_acks(&programs, &self.peers, self.bound_us)?;
+    /// Bounds the delay of ACKs to peers for so long.
+    fn bound_acks(&self, life_ns: u64) -> Result<()> {
+        let until_ns = match life_ns {
+            0 => 0,
+            life_ns => system::monotonic_ns() + life_ns,
+        };
+        match self.programs() {
+            Some(programs) if self.sets => {
+                programs::bound_acks(programs, &self.peers, self.bound_us, until_ns)
+            }
+            _ => Ok(()),
         }
-        Ok(programs)
     }
 
     /// Puts the timers of a network into the kernel.
@@ -221,12 +226,12 @@ impl State {
         let mut session = self.session();
         let was_loaded = session.programs().is_some();
         let mut load = std::mem::take(&mut session.programs);
-        load.ensure_loaded(|| session.load_program(kernel));
+        let reaches = session.existing && session.sets;
+        load.ensure_loaded(|| programs::load(kernel, reaches));
         session.programs = load;
         if let Some(programs) = session.programs()
-            && session.existing
-            && session.sets
-            && !was_loaded
+            && reaches
+            && (!was_loaded || session.unreached.is_some())
         {
             let reached = programs::reach_open_connections(programs);
             session.unreached = reached.err().map(|error| format!("{error:#}"));
@@ -268,7 +273,8 @@ impl State {
             let network = networks.entry(key).or_default();
             let ladder = session.ladder_of(&key);
             let before = network.timers(&ladder);
-            if session.sets && before.floor_us != 0 {
+            // Nothing is known of connections that ended under another floor.
+            if session.sets && before.floor_us != 0 && report.floor_us == before.floor_us {
                 let share =
                     f64::from(share_q16(network.counts().0)) / f64::from(raw::THALWEG_ONE_Q16);
                 let transfer = network::transfer(report, key, share);
@@ -276,7 +282,8 @@ impl State {
             }
             network.note(report, &ladder, now_ns);
             let after = network.timers(&ladder);
-            if before != after && (before.are_set() || after.are_set()) {
+            let grows = network.counts().0 == FIRST_CONNECTIONS;
+            if (before != after || grows) && (before.are_set() || after.are_set()) {
                 session.write(&key, network)?;
             }
             // What was measured before was ruled by which connection lost a retransmission.
@@ -290,6 +297,7 @@ impl State {
     /// Renews the timers in the kernel.
     fn renew(&self) -> Result<()> {
         let session = self.session();
+        session.bound_acks(LIFE_NS)?;
         for (key, network) in self.networks().iter() {
             if network.timers(&session.ladder_of(key)).are_set() {
                 session.write(key, network)?;
@@ -424,7 +432,9 @@ impl Feature for State {
             return removed.err().map(|error| format!("{error:#}"));
         }
         self.load_program(context.kernel);
-        self.find_problem()
+        let bounded = self.session().bound_acks(LIFE_NS);
+        let problem = bounded.err().map(|error| format!("{error:#}"));
+        problem.or_else(|| self.find_problem())
     }
 
     fn poll_interval(&self) -> Option<Duration> {
@@ -471,10 +481,8 @@ impl Feature for State {
 
     fn stop(&self, _: &Context<'_>) -> Result<()> {
         let session = std::mem::take(&mut *self.session());
-        match session.programs() {
-            Some(programs) => programs::expire(programs),
-            None => Ok(()),
-        }
+        session.bound_acks(0)?;
+        session.programs().map_or(Ok(()), programs::expire)
     }
 
     fn explain_host(

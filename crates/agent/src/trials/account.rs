@@ -29,7 +29,7 @@ pub enum Kind {
     Long,
     /// A short connection: its duration.
     Short,
-    /// So many exchanges of a connection, as a sum: their time, without quantiles.
+    /// So many exchanges of a cluster, as a sum: their time alone.
     Exchanges(u32),
 }
 
@@ -45,6 +45,8 @@ pub struct Transfer {
     pub probability: f64,
     /// Kind of the transfer.
     pub kind: Kind,
+    /// Number of the cluster of exchanges; `None`: a whole connection.
+    pub cluster: Option<u32>,
     /// Acknowledged bytes.
     pub bytes: u64,
     /// Time with data outstanding, µs.
@@ -145,7 +147,7 @@ impl Durations {
 /// Sums over a group.
 #[derive(Clone, Debug, Default)]
 struct Group {
-    connections: u64,
+    transfers: u64,
     /// Times of long transfers, then of the others, beside their network's running mean.
     times: [Times; 2],
     durations: Durations,
@@ -169,9 +171,11 @@ impl Account {
             _ => 1.0,
         } / transfer.probability;
         let group = &mut self.groups[usize::from(transfer.is_treated)];
-        group.connections += 1;
-        let retransmissions = &mut group.retransmissions;
-        retransmissions.add(transfer.segs, transfer.retrans, 1.0 / transfer.probability);
+        group.transfers += 1;
+        if transfer.cluster.is_none() {
+            let retransmissions = &mut group.retransmissions;
+            retransmissions.add(transfer.segs, transfer.retrans, 1.0 / transfer.probability);
+        }
         if transfer.us == 0 || transfer.bytes == 0 {
             return;
         }
@@ -186,7 +190,7 @@ impl Account {
         let is_long = transfer.kind == Kind::Long;
         if let Some(mean) = self.exchange_mean((transfer.network, is_long), bits) {
             let group = &mut self.groups[usize::from(transfer.is_treated)];
-            group.times[usize::from(!is_long)].add_bits(bits - mean, weight);
+            group.times[usize::from(!is_long)].add_bits(bits - mean, weight, transfer.cluster);
         }
     }
 
@@ -208,8 +212,8 @@ impl Account {
         let [long, short] = [0, 1].map(|at| time_effect(&control.times[at], &treated.times[at]));
         FeatureEffect {
             feature: feature.to_owned(),
-            treated: treated.connections,
-            control: control.connections,
+            treated: treated.transfers,
+            control: control.transfers,
             goodput: long.map(|it| EffectRatio {
                 ratio: it.ratio().recip(),
                 low: it.interval().1.recip(),
@@ -247,7 +251,7 @@ impl Account {
 }
 
 fn time_effect(control: &Times, treated: &Times) -> Option<Effect> {
-    let are_enough = control.connections().min(treated.connections()) >= CONNECTIONS;
+    let are_enough = control.clusters().min(treated.clusters()) >= CONNECTIONS;
     are_enough
         .then(|| Effect::new([(control, treated)]))
         .flatten()
@@ -318,6 +322,7 @@ mod tests {
                 is_treated,
                 probability: if is_treated { share } else { 1.0 - share },
                 kind,
+                cluster: None,
                 bytes: 1460 * u64::from(segs),
                 us: 1 + (scale * random.exponential() * factor(time)) as u64,
                 segs,
@@ -399,6 +404,7 @@ mod tests {
                 is_treated,
                 probability: 0.5,
                 kind: Kind::Long,
+                cluster: None,
                 bytes: 1,
                 us: 1,
                 segs,
@@ -424,6 +430,7 @@ mod tests {
                 is_treated: number % 2 == 0,
                 probability: 0.5,
                 kind: Kind::Exchanges(8),
+                cluster: None,
                 bytes: 100_000,
                 us: 1000 + number,
                 segs: 100,

@@ -371,6 +371,11 @@ fn floors_begin_lower_towards_peers_that_bound_the_delay_of_their_acks() {
         floors[0] > least && floors[0] <= least + 20_000,
         "{floors:?}"
     );
+    // The program stays, and bounds nothing.
+    bed.end(Signal::SIGTERM);
+    assert_eq!(bound(&bed).trim(), "200000");
+    bed.start();
+    assert_eq!(bound(&bed).trim(), least.to_string());
     bed.configure(ENABLED);
     assert!(bed.thalweg(&["reload"]).status.success());
     assert_eq!(bound(&bed).trim(), "200000");

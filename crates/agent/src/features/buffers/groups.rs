@@ -43,7 +43,7 @@ const NO_GAIN: f64 = 0.95;
 const LONGER_BITS: f64 = 0.32;
 
 /// Sums over a group of connections.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 struct Sums {
     connections: f64,
     segs: f64,
@@ -86,7 +86,7 @@ impl Network {
         group.connections += 1.0;
         group.segs += f64::from(report.segs_out);
         group.retrans += f64::from(report.retrans);
-        group.times.add(report.busy_us, report.bytes, 1);
+        group.times.add(report.busy_us, report.bytes, 1, None);
         if report.min_rtt_us > 0 && report.srtt_us > 0 {
             let ratio = f64::from(report.srtt_us) / f64::from(report.min_rtt_us);
             group.queue_bits += ratio.log2();
@@ -135,6 +135,7 @@ fn transfer(report: &raw::thalweg_buffers_report, network: HostKey) -> Transfer 
         is_treated,
         probability: if is_treated { 1.0 - bounded } else { bounded },
         kind: Kind::Long,
+        cluster: None,
         bytes: report.bytes,
         us: report.busy_us,
         segs: report.segs_out,
@@ -230,7 +231,7 @@ impl Groups {
             }
             let network = self.networks.entry(key).or_default();
             let before = network.is_held;
-            if !before {
+            if !before && report.bounded != raw::THALWEG_BOUNDED_WITH_ALL {
                 self.account.add(&transfer(report, key));
             }
             network.note(report, now_ns);

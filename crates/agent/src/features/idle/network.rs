@@ -15,7 +15,7 @@ const RETRANS_MORE: f64 = 0.001;
 const CHANCE: f64 = 4.0;
 
 /// Sums over a group of exchanges.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 struct Sums {
     reports: f64,
     exchanges: f64,
@@ -52,12 +52,12 @@ pub struct Network {
 impl Network {
     /// Exchanges of each group.
     pub fn exchanges(&self) -> [f64; 2] {
-        self.groups.map(|it| it.exchanges)
+        self.groups.each_ref().map(|it| it.exchanges)
     }
 
     /// Share of segments that each group sent again.
     pub fn retransmitted(&self) -> [f64; 2] {
-        self.groups.map(|it| share(it.retrans, it.segs))
+        self.groups.each_ref().map(|it| share(it.retrans, it.segs))
     }
 
     /// Time of exchanges with the window kept against those with a restarted one.
@@ -70,9 +70,13 @@ impl Network {
     pub fn note(&mut self, report: &raw::thalweg_idle_report, now_ns: u64) {
         self.seen_ns = now_ns;
         self.rtt_us = report.rtt_us;
-        let is_kept = report.kept != 0;
+        let is_kept = report.group == raw::THALWEG_IDLE_KEPT;
         // From before windows were given back.
         if is_kept && !self.keeps {
+            return;
+        }
+        // Of connections that were drawn: too long idle, or from before windows were kept.
+        if self.keeps && report.group == raw::THALWEG_IDLE_RESTARTED {
             return;
         }
         let group = &mut self.groups[usize::from(is_kept)];
@@ -81,7 +85,12 @@ impl Network {
         group.segs += f64::from(report.segs);
         group.retrans += f64::from(report.retrans);
         // A report that tells of a loss at once has fewer exchanges than others.
-        (group.times).add(report.time_us, report.bytes, report.exchanges);
+        (group.times).add(
+            report.time_us,
+            report.bytes,
+            report.exchanges,
+            Some(report.draw),
+        );
         if !self.keeps {
             let restarted = &self.groups[0];
             let are_enough = restarted.exchanges >= EXCHANGES && restarted.reports >= REPORTS;
@@ -124,13 +133,18 @@ mod tests {
             exchanges: 8,
             segs: 1664,
             rtt_us: 10_000,
-            kept: u32::from(kept),
+            group: match kept {
+                true => raw::THALWEG_IDLE_KEPT,
+                false => raw::THALWEG_IDLE_CONTROL,
+            },
             ..raw::thalweg_idle_report::default()
         }
     }
 
     fn note(network: &mut Network, kept: bool, change: impl Fn(&mut raw::thalweg_idle_report)) {
         let mut report = exchanges(kept);
+        // A draw of its own.
+        report.draw = network.exchanges().iter().sum::<f64>() as u32;
         change(&mut report);
         network.note(&report, 1);
     }
@@ -187,11 +201,36 @@ mod tests {
     }
 
     #[test]
+    fn exchanges_of_few_draws_tell_little() {
+        let mut network = keeping();
+        for number in 0..100 {
+            note(&mut network, number % 2 == 0, |it| {
+                it.draw = it.group + 10 * (number as u32 % 5);
+            });
+        }
+        assert_eq!(network.effect(), None);
+    }
+
+    #[test]
+    fn restarts_that_no_draw_decided_are_in_no_group() {
+        let mut network = keeping();
+        let before = network.exchanges();
+        note(&mut network, false, |it| {
+            it.group = raw::THALWEG_IDLE_RESTARTED
+        });
+        assert_eq!(network.exchanges(), before);
+    }
+
+    #[test]
     fn slower_exchanges_take_windows_back() {
         let mut network = keeping();
         for number in 0..40 {
             note(&mut network, number % 2 == 0, |it| {
-                it.time_us = if it.kept == 0 { 400_000 } else { 480_000 } + 100 * number;
+                it.time_us = if it.group != raw::THALWEG_IDLE_KEPT {
+                    400_000
+                } else {
+                    480_000
+                } + 100 * number;
             });
         }
         assert_eq!(network.harm, Some(Harm::Slower));

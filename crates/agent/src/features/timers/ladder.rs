@@ -11,6 +11,8 @@ const LONGEST_US: u64 = 120_000_000;
 const SYNS_MAX: u32 = 127;
 /// Longest time that a Linux peer delays an ACK in an exchange, `TCP_DELACK_MIN`, before its ticks.
 pub const DELAYED_ACK_US: u32 = 40_000;
+/// Tick of most kernels, that of the peer, µs.
+const TICK_US: u32 = 4000;
 /// Round trips from which on no floor is set: it would save less than half of a timeout.
 const LONG_US: f64 = 100_000.0;
 /// Lower floors, the highest first; each is tried where the one before did no harm.
@@ -63,7 +65,8 @@ impl Ladder {
         if step == 0 || rtt_us >= LONG_US {
             return (step == 0).then_some(0);
         }
-        let first = self.round_up(self.delayed_ack_us + 2 * self.tick_us);
+        let delayed_us = self.delayed_ack_us + 2 * self.tick_us.max(TICK_US);
+        let first = self.round_up(delayed_us.max(rtt_us as u32));
         let wanted = std::iter::once(first).chain(LOWER_US);
         let mut floors: Vec<u32> = wanted
             .map(|us| self.round_up(us).max(self.least()))
@@ -168,6 +171,12 @@ mod tests {
         assert_eq!(floors(5000), [0, 16_000, 8_000]);
         assert_eq!(floors(20_000), [0, 28_000, 20_000, 8_000]);
         assert_eq!(bound(5000).floor_us(2, 10_000.0), None);
+        assert_eq!(bound(5000).floor_us(1, 80_000.0), Some(80_000));
+        let fast = Ladder {
+            tick_us: 1000,
+            ..LADDER
+        };
+        assert_eq!(fast.floor_us(1, 50.0), Some(48_000));
     }
 
     #[test]

@@ -38,8 +38,7 @@ const RTT_RISE: f64 = std::f64::consts::SQRT_2;
 const RTT_FALL: f64 = 0.962_232_187;
 
 /// Connections that say nothing of the floor.
-const INCOMPARABLE: u32 =
-    raw::THALWEG_TIMED_OWNED | raw::THALWEG_TIMED_NO_SACK | raw::THALWEG_TIMED_EARLIER;
+const INCOMPARABLE: u32 = raw::THALWEG_TIMED_OWNED | raw::THALWEG_TIMED_NO_SACK;
 
 /// Groups of connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,7 +48,7 @@ enum Draw {
 }
 
 /// Sums over connections of a group at the present step.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 struct Sums {
     connections: f64,
     segs: f64,
@@ -62,18 +61,23 @@ struct Sums {
     times: [Times; 2],
 }
 
+/// Data segments without those that were sent again: how long a connection is, whatever its group.
+fn sent_once(report: &raw::thalweg_timers_report) -> u32 {
+    report.segs_out.saturating_sub(report.retrans)
+}
+
 impl Sums {
     fn add(&mut self, report: &raw::thalweg_timers_report) {
         self.connections += 1.0;
         self.segs += f64::from(report.segs_out);
         self.retrans += f64::from(report.retrans);
         self.dsacks += f64::from(report.dsacks);
-        let is_long = report.segs_out > EXCHANGE_SEGS;
+        let is_long = sent_once(report) > EXCHANGE_SEGS;
         if !is_long {
             self.exchanges += 1.0;
             self.spurious_exchanges += f64::from(u8::from(report.dsacks > 0));
         }
-        self.times[usize::from(is_long)].add(report.busy_us, report.bytes, 1);
+        self.times[usize::from(is_long)].add(report.busy_us, report.bytes, 1, None);
     }
 }
 
@@ -232,6 +236,7 @@ impl Network {
     /// Shares of segments that were sent again, and for nothing: control group, then drawn.
     pub fn losses(&self) -> [(f64, f64); 2] {
         self.groups
+            .each_ref()
             .map(|it| (share(it.retrans, it.segs), share(it.dsacks, it.segs)))
     }
 
@@ -265,7 +270,7 @@ impl Network {
         self.note_rtt(report);
         self.note_syn(report, ladder, now_ns);
         // A short connection has few ACKs: it waits for the loss probe, which comes as late.
-        let is_short = report.segs_out <= EXCHANGE_SEGS;
+        let is_short = sent_once(report) <= EXCHANGE_SEGS;
         let has_waited = report.timeouts > 0 || (is_short && report.retrans > 0);
         self.timed_out = self.timed_out.saturating_add(u32::from(has_waited));
         self.timeouts += u64::from(report.timeouts);
@@ -280,7 +285,7 @@ impl Network {
             return;
         }
         let is_drawn = flags & raw::THALWEG_TIMED_DRAWN != 0;
-        // Connections that began before the last step say nothing of the present floor.
+        // Connections that ended before the last step say nothing of the present floor.
         if is_drawn && report.floor_us != self.timers(ladder).floor_us {
             return;
         }
@@ -406,10 +411,11 @@ pub fn transfer(
         network,
         is_treated,
         probability: if is_treated { share } else { 1.0 - share },
-        kind: match report.segs_out > EXCHANGE_SEGS {
+        kind: match sent_once(report) > EXCHANGE_SEGS {
             true => Kind::Long,
             false => Kind::Short,
         },
+        cluster: None,
         bytes: report.bytes,
         us: report.busy_us,
         segs: report.segs_out,
@@ -600,7 +606,7 @@ mod tests {
                 it.other_us = 50_000;
             });
             note(&mut network, |it| {
-                it.flags |= raw::THALWEG_TIMED_EARLIER as u16;
+                it.flags |= raw::THALWEG_TIMED_NO_SACK as u16;
             });
         }
         assert_eq!(network.timers(&LADDER).floor_us, 0);

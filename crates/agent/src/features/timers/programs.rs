@@ -75,15 +75,24 @@ pub fn reach_open_connections(programs: &Programs) -> Result<()> {
     Ok(())
 }
 
-/// Bounds the delay of ACKs to peers in these prefixes.
+/// Bounds the delay of ACKs to peers in these prefixes, up to a CLOCK_MONOTONIC.
 ///
 /// # Errors
 /// The kernel's.
-pub fn bound_acks(programs: &Programs, peers: &[Prefix], us: u32) -> Result<()> {
+pub fn bound_acks(
+    programs: &Programs,
+    peers: &[Prefix],
+    delay_us: u32,
+    until_ns: u64,
+) -> Result<()> {
     let map = programs.map(maps::PEERS)?;
     for (key, is_inside) in trie_entries(peers) {
-        let bound = (is_inside * us).to_ne_bytes();
-        map.update(bytes_of(&key), &bound, MapFlags::ANY)
+        let bound = raw::thalweg_timers_peers {
+            until_ns: u64::from(is_inside) * until_ns,
+            delay_us,
+            reserved: 0,
+        };
+        map.update(bytes_of(&key), bytes_of(&bound), MapFlags::ANY)
             .context("writing timers.peers")?;
     }
     Ok(())

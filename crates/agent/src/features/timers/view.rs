@@ -89,6 +89,7 @@ pub struct NetworkTimers {
     /// Reason that the floor was taken back; `None`: there was none.
     pub harm: Option<String>,
     /// Connections whose least timeout is that of a route, a policy, an application or a sysctl.
+    #[serde(default)]
     pub others: u32,
     /// The last of these timeouts, µs; `None`: there was none, or a policy's that is as the kernel's.
     pub others_us: Option<u32>,
