@@ -103,11 +103,7 @@ fn measure_with(
     route(&pair)?;
     let agent = Agent::start_with(binary, &pair, "kernel", keys)?;
     let _statistics = enable_statistics()?;
-    let mut links = vec![
-        agent.pin.join("link_sockops"),
-        agent.pin.join("link_timers"),
-    ];
-    links.retain(|it| it.exists());
+    let links: Vec<_> = pins.iter().map(|it| agent.pin.join(it)).collect();
 
     let mut server = Worker::start(
         &pair,
