@@ -290,7 +290,9 @@ def test_networks_and_their_initial_windows(opened, place):
     assert (row[""], row["Level"], row["At most now"]) == ("192.0.2.0/24", "prefix", "16")
     assert row["A connection gets"] == f"{known['best']} segments"
     shares = dict(part.split(": ") for part in row["Shares"].split(", "))
-    assert set(shares) <= {"10", "16"} and len(shares) == 2, row
+    # A network that knows too little to decide leaves all connections the kernel's window.
+    likely = {str(one["segments"]) for one in known["windows"] if one["next_probability"] > 0}
+    assert set(shares) == (likely if known["decides"] else {"10"}), (row, known)
     assert sum(float(share.removesuffix(" %")) for share in shares.values()) == pytest.approx(
         100, abs=0.2
     )
