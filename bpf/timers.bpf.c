@@ -583,7 +583,10 @@ int timers_open(struct bpf_iter__tcp *ctx)
 		return 0;
 	flags |= CALLBACKS;
 	refusal = -bpf_setsockopt(tp, SOL_TCP, TCP_BPF_SOCK_OPS_CB_FLAGS, &flags, sizeof(flags));
-	if (refusal)
-		bpf_seq_write(ctx->meta->seq, &refusal, sizeof(refusal));
+	if (!refusal)
+		return 0;
+	/* The next visit tries again. */
+	bpf_sk_storage_delete(&timed, tp);
+	bpf_seq_write(ctx->meta->seq, &refusal, sizeof(refusal));
 	return 0;
 }

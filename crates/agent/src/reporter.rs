@@ -140,7 +140,7 @@ impl<R: Pod + Send + 'static> Reporter<R> {
         Self::load_with(kernel, source, &Added::default())
     }
 
-    /// Likewise, with additions.
+    /// Loads the program with additions to its object, and attaches it.
     ///
     /// # Errors
     /// The kernel's.

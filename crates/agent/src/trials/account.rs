@@ -12,7 +12,7 @@ use crate::view::{EffectRatio, FeatureEffect};
 const Z: f64 = 1.96;
 /// Connections of each group before times are compared: of fewer the mean is not normal.
 const CONNECTIONS: f64 = 30.0;
-/// Most running means of networks.
+/// Largest number of running means.
 const NETWORKS_MAX: usize = 8192;
 /// Connections that a network's running mean is of.
 const MEAN_OF: f64 = 64.0;

@@ -228,7 +228,7 @@ impl Network {
         (self.connections, control.connections, drawn.connections)
     }
 
-    /// Connections that waited for a timeout.
+    /// Connections that had a timeout, and short ones that sent something again.
     pub fn timed_out(&self) -> u32 {
         self.timed_out
     }
