@@ -90,8 +90,8 @@ pub fn with_timers(binary: &Path) -> Result<Cost> {
     measure_with(binary, 1, "[timers]\nenabled = true\n", true, &pins)
 }
 
-/// The same with these keys in the agent's configuration; `known`: all hosts have a record before. The
-/// programs are those of the pinned links.
+/// Costs of rounds with these keys in the agent's configuration; `known`: all hosts have a record
+/// before. The programs are those of the pinned links.
 fn measure_with(
     binary: &Path,
     rounds: usize,

@@ -386,12 +386,12 @@ pub trait Feature: Send + Sync {
     }
     /// Effect of the feature's setting against its control group, for `GET /v1/gain`; `None`: the
     /// feature has no control group, or sets nothing.
-    fn effect(&self) -> Option<FeatureEffect> {
+    fn feature_effect(&self) -> Option<FeatureEffect> {
         None
     }
     /// Settings that the feature would make, for `GET /v1/advise`: it is enabled, but the agent gives
     /// advice only or runs dry.
-    fn advised(&self, _: &Context<'_>) -> Vec<AdvisedSetting> {
+    fn advised_settings(&self, _: &Context<'_>) -> Vec<AdvisedSetting> {
         Vec::new()
     }
     /// Routes of the API.

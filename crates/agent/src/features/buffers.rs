@@ -196,19 +196,21 @@ impl Feature for State {
         })
     }
 
-    fn effect(&self) -> Option<FeatureEffect> {
+    fn feature_effect(&self) -> Option<FeatureEffect> {
         let sets = self.session().sets;
         sets.then(|| self.groups().effect(self.name()))
     }
 
-    fn advised(&self, context: &Context<'_>) -> Vec<AdvisedSetting> {
+    fn advised_settings(&self, context: &Context<'_>) -> Vec<AdvisedSetting> {
         let session = self.session();
         let namespaces = match session.is_enabled && !session.sets {
             true => self.tracker.namespaces(&context.containers),
             false => Vec::new(),
         };
         let namespaces = namespaces.into_iter();
-        namespaces.flat_map(NamespaceBuffers::advised).collect()
+        namespaces
+            .flat_map(NamespaceBuffers::advised_settings)
+            .collect()
     }
 
     fn routes(&self) -> &'static [Route] {

@@ -138,7 +138,7 @@ impl State {
             let network = networks.entry(key).or_default();
             let before = network.keeps;
             if before {
-                let transfer = transfer(report);
+                let transfer = transfer_of_report(report);
                 transfer.iter().for_each(|it| self.account().add(it));
             }
             network.note(report, now_ns);
@@ -175,7 +175,7 @@ impl State {
 }
 
 /// Exchanges of a draw, in a network where windows are kept; `None`: no draw decided.
-fn transfer(report: &raw::thalweg_idle_report) -> Option<Transfer> {
+fn transfer_of_report(report: &raw::thalweg_idle_report) -> Option<Transfer> {
     let is_treated = report.group == raw::THALWEG_IDLE_KEPT;
     let share = f64::from(SHARE_Q16) / f64::from(raw::THALWEG_ONE_Q16);
     let is_drawn = is_treated || report.group == raw::THALWEG_IDLE_CONTROL;
@@ -348,7 +348,7 @@ impl Feature for State {
         show::explanation_text(explanation)
     }
 
-    fn effect(&self) -> Option<FeatureEffect> {
+    fn feature_effect(&self) -> Option<FeatureEffect> {
         let is_on = self.session().is_on;
         is_on.then(|| self.account().effect(self.name()))
     }

@@ -225,10 +225,9 @@ impl State {
     fn load_program(&self, kernel: &Kernel) {
         let mut session = self.session();
         let was_loaded = session.programs().is_some();
-        let mut load = std::mem::take(&mut session.programs);
         let reaches = session.existing && session.sets;
-        load.ensure_loaded(|| programs::load(kernel, reaches));
-        session.programs = load;
+        let load = || programs::load(kernel, reaches);
+        session.programs.ensure_loaded(load);
         if let Some(programs) = session.programs()
             && reaches
             && (!was_loaded || session.unreached.is_some())
@@ -277,7 +276,7 @@ impl State {
             if session.sets && before.floor_us != 0 && report.floor_us == before.floor_us {
                 let share =
                     f64::from(share_q16(network.counts().0)) / f64::from(raw::THALWEG_ONE_Q16);
-                let transfer = network::transfer(report, key, share);
+                let transfer = network::transfer_of_report(report, key, share);
                 transfer.iter().for_each(|it| self.account().add(it));
             }
             network.note(report, &ladder, now_ns);
@@ -481,8 +480,9 @@ impl Feature for State {
 
     fn stop(&self, _: &Context<'_>) -> Result<()> {
         let session = std::mem::take(&mut *self.session());
-        session.bound_acks(0)?;
-        session.programs().map_or(Ok(()), programs::expire)
+        let unbounded = session.bound_acks(0);
+        session.programs().map_or(Ok(()), programs::expire)?;
+        unbounded
     }
 
     fn explain_host(
@@ -510,17 +510,19 @@ impl Feature for State {
         show::explanation_text(explanation)
     }
 
-    fn effect(&self) -> Option<FeatureEffect> {
+    fn feature_effect(&self) -> Option<FeatureEffect> {
         let session = self.session();
         let sets = session.is_on && session.sets;
         sets.then(|| self.account().effect(self.name()))
     }
 
-    fn advised(&self, context: &Context<'_>) -> Vec<AdvisedSetting> {
+    fn advised_settings(&self, context: &Context<'_>) -> Vec<AdvisedSetting> {
         let view = self.view(context);
         let networks = view.networks.into_iter();
         match view.enabled && !view.sets {
-            true => networks.filter_map(NetworkTimers::advised).collect(),
+            true => networks
+                .filter_map(NetworkTimers::advised_settings)
+                .collect(),
             false => Vec::new(),
         }
     }

@@ -127,7 +127,7 @@ pub struct Groups {
 }
 
 /// Transfer of a connection to a network whose connections are not all bounded.
-fn transfer(report: &raw::thalweg_buffers_report, network: HostKey) -> Transfer {
+fn transfer_of_report(report: &raw::thalweg_buffers_report, network: HostKey) -> Transfer {
     let is_treated = report.bounded == 0;
     let bounded = f64::from(SHARE_Q16) / f64::from(raw::THALWEG_ONE_Q16);
     Transfer {
@@ -232,7 +232,7 @@ impl Groups {
             let network = self.networks.entry(key).or_default();
             let before = network.is_held;
             if !before && report.bounded != raw::THALWEG_BOUNDED_WITH_ALL {
-                self.account.add(&transfer(report, key));
+                self.account.add(&transfer_of_report(report, key));
             }
             network.note(report, now_ns);
             match (before, network.is_held) {

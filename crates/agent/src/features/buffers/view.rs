@@ -93,7 +93,7 @@ pub struct NamespaceBuffers {
 
 impl NamespaceBuffers {
     /// Limits that the namespace would get.
-    pub fn advised(self) -> impl Iterator<Item = AdvisedSetting> {
+    pub fn advised_settings(self) -> impl Iterator<Item = AdvisedSetting> {
         let limits = [("tcp_rmem", self.receive), ("tcp_wmem", self.send)];
         limits.into_iter().filter_map(move |(sysctl, limit)| {
             let wanted = bytes_text(limit.wanted_bytes?);

@@ -38,7 +38,7 @@ pub fn gain(state: &State, uri: &Uri, context: &Context<'_>) -> Answer<Response>
     let Some(rule) = asked.rule else {
         let mut gain = state.gain_view(scope, context)?;
         let features = context.features.iter();
-        gain.features = features.filter_map(|it| it.effect()).collect();
+        gain.features = features.filter_map(|it| it.feature_effect()).collect();
         return Ok(Json(gain).into_response());
     };
     if matches!(scope, Scope::Arm | Scope::Source) {
@@ -67,7 +67,7 @@ fn of_features(context: &Context<'_>) -> Vec<view::FeatureAdvice> {
     let advice = context.features.iter().map(|it| view::FeatureAdvice {
         feature: it.name().to_owned(),
         lines: lines.clone(),
-        settings: it.advised(context),
+        settings: it.advised_settings(context),
     });
     advice.filter(|it| !it.settings.is_empty()).collect()
 }

@@ -398,8 +398,9 @@ impl Network {
 }
 
 /// Transfer of a connection, where `share` of the network's have its timers; `None`: it ended before the
-/// network had any, or began before the program. Only some of the drawn connections tell that their timers are another's: all count.
-pub fn transfer(
+/// network had any, or began before the program. Connections with another's timeout count as well: of
+/// the control group not all are known.
+pub fn transfer_of_report(
     report: &raw::thalweg_timers_report,
     network: HostKey,
     share: f64,

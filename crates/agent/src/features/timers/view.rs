@@ -135,7 +135,7 @@ impl NetworkTimers {
     }
 
     /// Timers that connections to the network would get; `None`: none has waited, or the kernel's stay.
-    pub fn advised(self) -> Option<AdvisedSetting> {
+    pub fn advised_settings(self) -> Option<AdvisedSetting> {
         let part = |name: &str, us: Option<u32>| us.map(|us| format!("{name} {} ms", us / 1000));
         let parts = [part("floor", self.floor_us), part("SYN", self.syn_us)];
         let setting = parts.into_iter().flatten().collect::<Vec<_>>().join(", ");
